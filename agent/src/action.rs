@@ -27,7 +27,7 @@ pub enum Action {
     },
     /// A refusal to answer, which ends the episode.
     Refuse {
-        /// The stripped explanation; may be empty.
+        /// The explanation, stripped; may be empty.
         text: String,
     },
     /// No action that the protocol knows.
@@ -92,13 +92,13 @@ pub enum ActionOutcome<'a> {
     Evidence(FoundEvidence<'a>),
     /// The search failed, for this reason.
     Failed(&'a str),
-    /// A search was withdrawn by [`Action::Backtrack`]: its query. `None` if there was no search to withdraw.
+    /// Query of the search that [`Action::Backtrack`] withdrew. `None` if there was no search to withdraw.
     Withdrawn(Option<&'a str>),
-    /// The turn was an [`Action::Invalid`]: its whole text.
+    /// Whole text of a turn that was an [`Action::Invalid`].
     Invalid(&'a str),
 }
 
-/// Evidence of a search, as it is stored.
+/// Evidence of a search: as stored, or with its headers sanitized.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FoundEvidence<'a> {
     /// Retrieval mode.

@@ -7,7 +7,7 @@ use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
 
 /// A constraint whose text ends with a closing tag instead of the end of the sequence. Inside the text no token may
-/// contain the first byte of a tag, because it would be read as one; JSON can escape that byte.
+/// contain the first byte of a tag, because the byte would be read as the beginning of a tag; JSON can escape it.
 #[derive(Debug, Clone)]
 pub(super) struct AnswerClosing(Arc<ClosingRule>);
 
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the length of the prefix of `text` that the constraint allows.
+    /// Returns the prefix of `text` that the constraint allows.
     fn written(json: &Json, text: &str) -> String {
         let tokenizer = Tokenizer::bytes();
         let eos = vec![257];

@@ -1,4 +1,5 @@
-//! Constraints on the format of an answer: JSON or a tool call, enforced token by token.
+//! Constraints on the format of an answer (JSON, a regular expression, a grammar, a choice of texts or a tool call),
+//! enforced token by token.
 
 use std::slice;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::answer_closing::{AnswerClosing, ClosingTag};
 use super::answer_opening::{AnswerOpening, OpeningMarks};
 use super::segment::{SegmentKind, Tags};
 
-/// Reason for refusing some schemas.
+/// Reason for refusing a schema that prescribes a text with `<`.
 const UNSUPPORTED_TEXT: &str =
     "an enumeration, a constant or a property name contains `<`, which an answer between tags must not contain";
 
@@ -50,8 +51,8 @@ pub(super) struct AnswerFormat {
 }
 
 impl AnswerFormat {
-    /// Creates the constraints for answers of the form `form`: on the text between the answer tags, or on the whole turn without
-    /// tags.
+    /// Creates the constraints for answers of the form `form`: on the text between the answer tags, or on the whole
+    /// turn without tags.
     pub(super) fn new(
         form: &OutputForm,
         around: Option<AnswerTags>,
@@ -95,7 +96,7 @@ impl AnswerFormat {
 /// Checks that text that follows a schema can stand in an answer between tags.
 ///
 /// # Errors
-/// [`GrammarError::Schema`] if it prescribes a text that cannot.
+/// [`GrammarError::Schema`] if the schema prescribes a text that cannot.
 pub(super) fn check_between(schema: &Value, around: Option<&AnswerTags>) -> Result<(), GrammarError> {
     let closed = around.is_some_and(|tags| tags.ends.is_some());
     if closed && prescribes_angle_bracket(schema) {

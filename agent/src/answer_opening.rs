@@ -1,5 +1,5 @@
-//! Constraint for a turn that is free until its answer begins. As for the reader of the turn, a label counts at the
-//! beginning of a line only.
+//! Constraint for a turn that is free until its answer begins. A label counts only at the beginning of a line, as in
+//! the reader of the turn.
 
 use std::sync::Arc;
 
@@ -20,15 +20,17 @@ struct OpeningRule {
     answer: Arc<dyn Constraint>,
 }
 
-/// The tags that begin and end the free part, in a vocabulary; shared by all answer constraints.
+/// Tags that open the answer or free the turn from the constraint, prepared for a vocabulary; shared by all answer
+/// constraints.
 #[derive(Debug)]
 pub(super) struct OpeningMarks {
     tokens: Arc<TokenBytes>,
     opens: OpeningMark,
     /// Tags after which the turn is unconstrained.
     frees: Vec<OpeningMark>,
-    /// Allowed tokens by the state of the opening tag: those that do not complete it and continue behind it, because
-    /// the constraint cannot cover the rest of such a token. A token that ends with the tag always exists.
+    /// Allowed tokens by the state of the opening tag; `None` allows all. Tokens that complete the tag and continue
+    /// after it are forbidden, because the constraint cannot cover their rest. A token that ends with the tag always
+    /// exists.
     masks: Vec<Option<TokenMask>>,
 }
 
@@ -82,7 +84,8 @@ impl AnswerOpening {
     }
 }
 
-/// Returns the mask of all tokens except those that complete `tag` before their end, from this state.
+/// Returns the mask of all tokens except those that, from this state, complete `tag` before their own end. `None` if
+/// there are no such tokens.
 fn mask(tag: &OpeningMark, state: usize, tokens: &TokenBytes) -> Option<TokenMask> {
     let overruns = |id: &u32| {
         let bytes = tokens.get(*id);

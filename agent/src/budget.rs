@@ -18,8 +18,8 @@ pub struct Budget {
     /// does not count. Instead of a search beyond the limit, the episode ends as after its last round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub searches: Option<usize>,
-    /// Maximum number of tokens sampled in one turn. A forced answer, or one that must be JSON, may take as many again,
-    /// since the turn may have left none for it.
+    /// Maximum number of tokens sampled in one turn. A forced answer, or a guided one in a required format, may take as
+    /// many again, since the turn may have left none for it.
     pub turn_tokens: usize,
     /// Tokens reserved for a forced answer until the end of the episode. Also the maximum length of a guided answer.
     pub answer_tokens: usize,
@@ -58,7 +58,8 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Returns the wall time as a duration. A negative value counts as zero, and one beyond a day as a day.
+    /// Returns the wall time as a duration. A negative value or NaN counts as zero, and a value above one day as one
+    /// day.
     pub fn time(&self) -> Duration {
         const DAY: f64 = 86_400.0;
         // `from_secs_f64` panics on values that are negative, not finite or too large, which a budget made in code may

@@ -9,9 +9,10 @@
 //!
 //! **Support.** A passage *states* a claim if its title or its text contains the words of the claim consecutively. It
 //! *covers* a claim if one of its sentences, together with its title, contains every word of the claim except function
-//! words ([`FUNCTION_WORDS`]), in any order, and the claim has at least two such words. Passages that state a claim are
-//! cited for it; passages that cover it are cited only if none states it. A claim that consists only of `yes`, `no`,
-//! `true` or `false` is supported by no passage: these words occur in many passages and mean nothing alone.
+//! words ([`FUNCTION_WORDS`]), in any order, and the claim has at least two different words that are not function
+//! words. Passages that state a claim are cited for it; passages that cover it are cited only if none states it. A
+//! claim that consists only of `yes`, `no`, `true` or `false` is supported by no passage: these words occur in many
+//! passages and mean nothing alone.
 //!
 //! **Order.** By claim in the order of the answer, then by passage in the order of retrieval. A passage is cited at
 //! most once per claim, even if it was retrieved repeatedly.
@@ -161,8 +162,8 @@ fn words(text: &str) -> Vec<String> {
 /// Returns the sentences of `text` as byte ranges, without surrounding white space.
 ///
 /// A sentence ends at a line break; after `。`, `！` and `？`; and after `.`, `!` and `?` with any closing quotation marks
-/// and brackets, if white space follows and no lower-case letter after it. A `.` after a single letter (an initial)
-/// ends no sentence.
+/// and brackets, if the text ends there, or if white space follows and the next character is not a lower-case letter. A
+/// `.` after a single letter (an initial) ends no sentence.
 pub fn sentences(text: &str) -> Vec<Range<usize>> {
     let mut sentences = Vec::new();
     let mut start = 0;

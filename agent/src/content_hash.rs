@@ -19,7 +19,7 @@ pub(super) fn check_below(root: &Path, path: &Path) -> Result<(), AgentError> {
     let refuse = |reason: String| AgentError::Policy { path: path.to_owned(), reason };
     match path.canonicalize() {
         Ok(resolved) if resolved.starts_with(root) => Ok(()),
-        // The place that a link leads to is not told.
+        // The error does not reveal the target of a link.
         Ok(_) => Err(refuse(format!("the file is not below {}: links must not lead out of it", root.display()))),
         Err(error) => Err(refuse(error.to_string())),
     }

@@ -53,15 +53,15 @@ impl ConversationMessage {
     }
 }
 
-/// A chat with the question in it that is answered.
+/// A chat and the question in it that is to be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conversation {
     messages: Vec<ConversationMessage>,
-    /// Index of the question.
+    /// Index of the question in `messages`.
     asked: usize,
     /// Shared, since several answers may be generated for one conversation.
     tools: Arc<[Tool]>,
-    /// Value of the chat template's switch for thinking. `None` leaves it as the template has it.
+    /// Value of the chat template's switch for thinking. `None` keeps the template's default.
     thinking: Option<bool>,
 }
 
@@ -72,8 +72,9 @@ impl Conversation {
         Conversation { messages, asked: 0, tools: Arc::default(), thinking: None }
     }
 
-    /// Creates a conversation from a chat. Its question is the last message of the user; calls and their results may
-    /// follow. A chat in which the user says nothing asks with the result at its end. Messages are kept as they are.
+    /// Creates a conversation from a chat. The question is the last message of the user; calls and their results may
+    /// follow. In a chat without a message of the user, the result at its end takes the place of the question. Messages
+    /// are kept as they are.
     ///
     /// # Errors
     /// [`AgentError::Conversation`] when the last message is neither the user's nor a tool's, or is the user's and
@@ -99,7 +100,7 @@ impl Conversation {
         Conversation { tools: tools.into(), ..self }
     }
 
-    /// Sets the chat template's switch for thinking. `None` leaves it as the template has it.
+    /// Sets the chat template's switch for thinking. `None` keeps the template's default.
     #[must_use]
     pub fn with_thinking(self, thinking: Option<bool>) -> Conversation {
         Conversation { thinking, ..self }
@@ -174,8 +175,8 @@ impl Conversation {
         messages
     }
 
-    /// Returns the same chat without tools, in other words: `messages` are its messages as they are written then, after
-    /// at most a new first one.
+    /// Returns the same chat with its tools written into its texts: `messages` are the rewritten messages of this chat,
+    /// in the same order, after at most one new message.
     pub(super) fn reworded(&self, messages: Vec<ConversationMessage>) -> Conversation {
         let asked = self.asked + messages.len().saturating_sub(self.messages.len());
         Conversation { messages, asked, tools: Arc::default(), thinking: self.thinking }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use waymark_engine::{Constraint, ConstraintState};
 use waymark_models::sampler::TokenMask;
 
-/// Allows what any of several constraints allows, until the turn has only one of the forms left.
+/// Constraint of a turn that has one of several forms. A token is allowed if any form that the turn can still have
+/// allows it.
 #[derive(Debug, Clone)]
 pub(super) struct EitherForm(Vec<Arc<dyn Constraint>>);
 
@@ -22,7 +23,7 @@ impl Constraint for EitherForm {
     }
 }
 
-/// Forms that the turn still has.
+/// Forms that the turn can still have.
 #[derive(Debug)]
 struct FormsLeft(Vec<Box<dyn ConstraintState>>);
 

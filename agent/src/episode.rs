@@ -36,7 +36,7 @@ pub struct Episode<S: SessionSource = Engine> {
     pub(super) settings: EpisodeSettings,
     pub(super) question: String,
     pub(super) prompt: Vec<u32>,
-    /// Receiver of the partial record if the episode is interrupted.
+    /// Sender of the partial record if the episode is interrupted. `None` unless [`Episode::partial`] was called.
     pub(super) partial: Option<oneshot::Sender<PartialTrajectory>>,
 }
 
@@ -48,26 +48,27 @@ pub(super) struct EpisodeSettings {
     /// Maximum number of sampled and forced tokens together. `None` if the client has set no limit.
     pub(super) max_tokens: Option<usize>,
     pub(super) retrieval: Retrieval,
-    /// Passages excluded from its searches.
+    /// Passages excluded from the episode's searches.
     pub(super) excluded: ExcludedPassages,
-    /// Overrides the mode that the policy writes.
+    /// Mode of every search, which overrides the mode that the policy writes. `None` lets the policy choose.
     pub(super) mode: Option<Mode>,
     pub(super) sampling: Sampling,
     pub(super) seed: u64,
     pub(super) stop: Vec<String>,
     /// Tokens that end a turn.
     pub(super) ends: TurnEnds,
-    /// Names of the tools whose call in the answer ends it.
+    /// Names of the tools whose first call in the answer ends the answer.
     pub(super) one_call: Vec<String>,
     pub(super) guided: bool,
-    /// Beginning of the first query, written for the policy.
+    /// Beginning of the first query, written for the policy. `None` if the policy writes it.
     pub(super) first_query: Option<ModePrefix>,
     pub(super) logprobs: Option<usize>,
     /// Formats of the answer and of tool calls.
     pub(super) forms: EpisodeForms,
     /// Episode that this one continues.
     pub(super) continues: Option<Arc<ContinuedEpisode>>,
-    /// Opening tag of the thought in which the prompt ends and the first turn begins.
+    /// Tag that opens a thought at the end of the prompt, so that the first turn begins inside the thought. `None` if
+    /// the prompt does not end with such a tag.
     pub(super) opened: Option<&'static str>,
     /// If `true`, the final event contains citations. They are computed after the episode's time has stopped and its
     /// blocks are freed.
@@ -231,7 +232,7 @@ impl<S: SessionSource> Episode<S> {
     }
 }
 
-/// Prompt of an episode, and what it was made of.
+/// Prompt of an episode, with the conversation that it was encoded from.
 struct FittedPrompt {
     /// Conversation, without the turns that were dropped.
     question: Conversation,
@@ -240,16 +241,16 @@ struct FittedPrompt {
     continues: Option<Arc<ContinuedEpisode>>,
 }
 
-/// Conditions that a prompt is made for.
+/// Constraints on a prompt.
 #[derive(Clone, Copy)]
 struct PromptFit {
     guided: bool,
-    /// Number of tokens that a prompt must stay below if turns may be dropped for it.
+    /// Number of tokens that a prompt must stay below. Oldest turns are dropped for it only if the options allow that.
     room: usize,
 }
 
 impl FittedPrompt {
-    /// Encodes the prompt that the options give, or that of a conversation.
+    /// Encodes the conversation as a prompt, unless the options give the prompt's token IDs.
     fn new<S: SessionSource>(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -272,13 +273,13 @@ impl FittedPrompt {
         let encode = |shorter: &Conversation| runtime.encode_conversation(&*policy.protocol, shorter, guided);
         let question = question.shortened(|shorter| encode(shorter).map(|ids| ids.len() < room))?;
         let ids = encode(&question)?;
-        // The sequence of an earlier episode cannot be shortened, but its conversation can.
+        // The tokens of an earlier episode cannot be shortened, so the prompt is encoded from the conversation alone.
         Ok(FittedPrompt { question, ids, continues: None })
     }
 }
 
-/// Encodes the prompt of a conversation: behind the tokens of the episode that it continues, if the template lets one be
-/// continued.
+/// Encodes the prompt of a conversation. If the conversation continues an episode and the template allows it, the
+/// prompt is the tokens of that episode and the messages after it.
 fn prompt<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,
@@ -302,9 +303,9 @@ fn new_id() -> String {
 
 /// Returns the tag that opens a thought at the end of the prompt. Templates of models that always think end with one.
 fn opened<S: SessionSource>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Option<&'static str> {
-    /// More tokens than such a tag takes with the white space around it.
+    /// Number of tokens to decode: more than such a tag takes with the white space around it.
     const END: usize = 16;
-    // Without a template the prompt has no control tokens, and the question itself opens no thought.
+    // Without a template the prompt has no control tokens, and a tag at its end is part of the question.
     let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id))?;
     let reply = &prompt[control + 1..];
     let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
@@ -312,7 +313,8 @@ fn opened<S: SessionSource>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -
     tags.pairs.iter().find(opens).map(|tag| tag.open)
 }
 
-/// Decides whether the episode is guided. The training loop never is, as it reproduces the reference's.
+/// Decides whether the episode is guided. In the training variant it never is, because the reference's loop is not
+/// guided.
 fn guided(policy: &Policy, asked: Option<bool>) -> Result<bool, AgentError> {
     let can = policy.protocol.guide(&AllowedActions::default()).is_some() && !policy.variant.is_training();
     match asked {

@@ -19,15 +19,15 @@ use super::runtime::Runtime;
 use super::tool_constraint::{CallForm, ToolConstraint};
 use super::turn_openings::TurnOpenings;
 
-/// Formats in an episode. A policy that does not search writes its calls in the answer. Of a policy that searches, a
-/// call outside the answer ends the episode, and a call that is demanded takes the place of the answer.
+/// Output formats of an episode. A policy that does not search writes its calls in the answer. If a policy searches, a
+/// call outside the answer ends the episode, and a required call takes the place of the answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EpisodeForms {
     /// Format of the answer. `None` allows any.
     pub(super) answer: Option<AnswerFormat>,
     /// Constraint of a turn that is not guided. `None` allows any text.
     pub(super) turn: Option<Arc<dyn Constraint>>,
-    /// Constraint of a call in a guided turn, after its opening tag. `None` lets no guided turn call.
+    /// Constraint of a call in a guided turn, after its opening tag. `None` allows no call in a guided turn.
     pub(super) call: Option<Arc<dyn Constraint>>,
     /// Names of the tools whose call, outside the answer, ends the episode.
     pub(super) tools: Vec<String>,
@@ -76,8 +76,8 @@ impl EpisodeForms {
     }
 }
 
-/// Returns the constraint of a turn that is an answer of a form as a whole, which leaves no room for a call in it, or a
-/// call in its place.
+/// Returns the constraint of a turn that is, as a whole, either an answer in a required form, which cannot contain a
+/// call, or a call.
 fn either(format: &AnswerFormat, call: ToolConstraint) -> Arc<dyn Constraint> {
     Arc::new(EitherForm::new(vec![Arc::clone(&format.turn), Arc::new(call)]))
 }
@@ -93,7 +93,7 @@ fn openings<S: SessionSource>(
     Arc::new(TurnOpenings::new(answers.into_iter().chain([calls]).collect()))
 }
 
-/// Returns the constraints of answers that must have a form.
+/// Returns the constraints of answers that must have the form `form`.
 fn shape<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,
@@ -103,7 +103,7 @@ fn shape<S: SessionSource>(
     Ok(AnswerFormat::new(form, around, runtime.vocabulary()?, &runtime.eos)?)
 }
 
-/// Returns the tools of which a call may be made.
+/// Returns the tools that may be called.
 fn callable<'a>(tools: &'a [Tool], options: &'a EpisodeOptions) -> impl Iterator<Item = &'a Tool> {
     tools.iter().filter(|tool| options.calls.is_empty() || options.calls.contains(&tool.name))
 }

@@ -1,4 +1,4 @@
-//! Room of a prompt and of the end of an episode in the context.
+//! Limits of the context of an episode: the room for its prompt, and the reserve for its end.
 
 use waymark_index::Mode;
 
@@ -38,7 +38,7 @@ pub(super) fn reserved_tokens<S: SessionSource>(
     forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
 }
 
-/// Keeps the end of a prompt, as the reference does instead of refusing long ones.
+/// Truncates a prompt to its last tokens, as the reference does instead of refusing long prompts.
 pub(super) fn truncate_prompt(policy: &Policy, prompt: &mut Vec<u32>, context: usize) -> Result<(), AgentError> {
     let Some(training) = policy.protocol.training() else {
         return Err(AgentError::Option { field: "variant", reason: "the protocol of the policy has no training loop" });
@@ -49,8 +49,8 @@ pub(super) fn truncate_prompt(policy: &Policy, prompt: &mut Vec<u32>, context: u
     Ok(())
 }
 
-/// Checks that a turn of the training variant can see some of the sequence: its session leaves room for a whole turn
-/// after the visible tokens.
+/// Checks that a turn of the training variant can see a part of the sequence: the session of a turn needs room for a
+/// whole turn after the visible tokens.
 pub(super) fn check_turns<S: SessionSource>(
     runtime: &Runtime<S>,
     policy: &Policy,

@@ -65,7 +65,8 @@ pub enum AgentError {
         /// Defect of the template.
         reason: String,
     },
-    /// The turns of the training variant would see nothing: a turn sees only what leaves room for a whole turn.
+    /// The turns of the training variant would see no context, because the visible context must leave room for a whole
+    /// turn.
     #[error(
         "policy {policy:?} leaves no context for its turns: its turn_tokens ({turn}) must be below the {limit} tokens that \
          context and KV cache (--kv-bytes) hold"

@@ -232,8 +232,8 @@ impl Event {
         }
     }
 
-    /// Returns `true` for the steps between the texts of the policy, which traces show: searches, replies of the
-    /// environment, and limits.
+    /// Returns `true` for the steps that traces show between the texts of the policy: searches and their withdrawal,
+    /// replies of the environment, resumed generations, and limits.
     pub fn is_step(&self) -> bool {
         match self {
             Event::SearchStarted { .. }
@@ -256,9 +256,9 @@ impl Event {
         }
     }
 
-    /// Returns the remark with which a terminal shows the event: a label of one word and a text. `None` for texts of the
-    /// policy, results of searches and the beginning and end of an episode, which are shown in more than a line, or not
-    /// at all.
+    /// Returns the remark with which a terminal shows the event: a label of one word and a text. `None` for deltas,
+    /// searches, observations, and the beginning and end of turns and episodes, which are shown in more than one line,
+    /// or not at all.
     pub fn remark(&self) -> Option<(&'static str, String)> {
         match self {
             Event::Refusal { text } => Some(("refused", text.clone())),

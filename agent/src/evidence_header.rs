@@ -25,7 +25,7 @@ impl EvidenceHeader {
         }
         let mut at = at;
         let mut mark = None;
-        // Parts of a header at the beginning of a line stand on that line.
+        // All parts of a header that must begin a line are on the same line.
         let between = |c: char| c.is_whitespace() && !(self.begins_line && breaks(c));
         for (number, part) in self.parts.iter().enumerate() {
             at = text.skip(at, between);
@@ -50,7 +50,7 @@ impl EvidenceHeader {
             return before.is_none_or(breaks);
         }
         let before = at.checked_sub(1).and_then(|at| text.get(at));
-        // Which other characters are letters depends on the version of Unicode that a reader knows.
+        // Only ASCII continues a word: the set of other letters depends on the reader's version of Unicode.
         !(first.is_ascii_alphanumeric() && before.is_some_and(|c| c.is_ascii_alphanumeric()))
     }
 }

@@ -136,8 +136,8 @@ impl Protocol for EvoRag {
         Some(tag::force_answer(writing))
     }
 
-    /// Offers backtracking after a search without results, and refusing if no search had results: an untrained policy
-    /// would choose either at random.
+    /// Offers backtracking only after a search without results, and refusing only if no search had results, because an
+    /// untrained policy would choose either at random.
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
         let mut guide = Guide::turn(offer, SEARCH, &[], false);
         if offer.withdraw {
@@ -165,8 +165,8 @@ impl TrainingProtocol for EvoRag {
     }
 }
 
-/// Returns the stripped text of a refusal that the turn breaks off in. A tag inside a thought opens none, and neither
-/// does one that other tags follow.
+/// Returns the stripped text of a refusal in which the turn breaks off. A refusal tag inside a thought, or before other
+/// tags, opens no refusal.
 fn unclosed(turn: &str) -> Option<&str> {
     let (before, text) = turn.split_once(REFUSE.0)?;
     // `None` is less than any position, so a thought that was opened and not closed counts.

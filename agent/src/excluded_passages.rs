@@ -1,8 +1,8 @@
 //! Passages excluded from an episode's search results.
 //!
-//! Each search asks for as many passages more as are excluded, and removes the excluded ones from its result before any
-//! other code sees it: the observation, the events, the record and the citations all follow from the rest, which is
-//! ranked from 1 again.
+//! Each search asks for as many additional passages as are excluded, and removes the excluded ones from its result
+//! before any other code sees it: the observation, the events, the record and the citations all follow from the rest,
+//! which is ranked from 1 again.
 //!
 //! **Triples** name at most ten passages that state them. Excluded passages are not named, and a triple whose named
 //! passages are all excluded is removed as well, so that fewer triples than requested may remain. In the mode `kag`, a
@@ -22,7 +22,7 @@ use super::AgentError;
 /// Maximum number of passages that an episode may exclude.
 pub const MAX_WITHOUT: usize = 64;
 
-/// Number of facts that an excluded passage may take from the result of a search of the hypergraph.
+/// Number of additional facts that a search of the hypergraph requests per excluded passage.
 const FACTS: usize = 32;
 
 /// IDs of the excluded passages; empty for most episodes.
@@ -42,7 +42,7 @@ impl ExcludedPassages {
         Ok(ExcludedPassages(ids))
     }
 
-    /// Extends a query by as many results as may be removed from them.
+    /// Increases the requested number of results by the number that may be removed.
     pub fn widen(&self, wanted: Query) -> Query {
         let more = self.0.len();
         // The facts of a hypergraph come in groups around a few entities, most of them from the same passages.

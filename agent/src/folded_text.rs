@@ -3,12 +3,12 @@
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use icu_properties::props::{BinaryProperty, DefaultIgnorableCodePoint};
 
-/// Characters of a text that a reader sees, each with the byte offset of the character in the text that it comes from.
+/// Characters of a text that a reader sees, each with the byte offset of its origin in the text.
 ///
-/// Characters are decomposed (NFKD) and folded to lower case one by one. Default-ignorable characters, by Unicode 18.0 as
-/// in ICU4X 2.4, are left out. Every ASCII text that the text spells under NFKC, removal of default-ignorable characters
-/// and case folding is therefore spelled here too. Control characters stay, because they may end a word, but no word is
-/// missed because of one inside it.
+/// Characters are decomposed (NFKD) and folded to lower case one by one. Default-ignorable characters, by Unicode 18.0
+/// as in ICU4X 2.4, are left out. Every ASCII text that the text spells under NFKC, removal of default-ignorable
+/// characters and case folding is therefore spelled here too. Control characters stay, because they may end a word, but
+/// a control character inside a word does not hide the word.
 #[derive(Debug)]
 pub(super) struct FoldedText(Vec<(char, usize)>);
 
@@ -38,7 +38,7 @@ impl FoldedText {
         }
     }
 
-    /// Number of characters.
+    /// Returns the number of characters.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -53,7 +53,7 @@ impl FoldedText {
         self.0.get(at).map(|&(_, origin)| origin)
     }
 
-    /// Returns the first position from `at` on whose character neither satisfies `skipped` nor controls.
+    /// Returns the first position from `at` on whose character neither satisfies `skipped` nor is a control character.
     pub(super) fn skip(&self, mut at: usize, skipped: impl Fn(char) -> bool) -> usize {
         while self.get(at).is_some_and(|c| skipped(c) || is_control(c)) {
             at += 1;

@@ -18,8 +18,8 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
     /// Opens an empty sequence.
     fn open(&self, options: SessionOptions) -> Self::Sequence;
 
-    /// Returns a sequence of the first `length` tokens of another one, which has the same options. By default, it is a
-    /// new one with the same ids, which the source computes again.
+    /// Returns a sequence with the first `length` tokens of `sequence`, which has the same options. By default, opens a
+    /// new sequence, whose tokens are computed again.
     fn fork(&self, sequence: &Self::Sequence, length: usize, options: SessionOptions) -> Self::Sequence {
         let mut fork = self.open(options);
         let tokens = sequence.tokens();
@@ -39,12 +39,12 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
         std::future::ready(Err(EngineError::Adapter(reason)))
     }
 
-    /// Compares the weights of `policy`, with its loaded adapter if it has one, with their fingerprint: now, and whenever
-    /// the weights may have been replaced. By default nothing is compared, because a source in this process has read the
-    /// weights itself.
+    /// Compares the weights of `policy`, with its loaded adapter if it has one, with their fingerprint: now, and
+    /// whenever the weights may have been replaced. By default nothing is compared, because a source in this process
+    /// has read the weights itself.
     ///
     /// # Errors
-    /// The difference, if they are other weights.
+    /// The difference, if the weights are others.
     fn check_fingerprint(
         &self,
         _policy: &str,

@@ -58,7 +58,7 @@ static TAGS: Tags = Tags {
     names: &["think", "answer", "begin_of_query", "end_of_query", "begin_of_documents", "end_of_documents"],
     // Speaker labels of the prompt, which has no other marks for speakers.
     labels: &["User", "Assistant"],
-    // Header of a triple: passages have none. Code may hold the same characters within a line.
+    // Only triples have a header. It must begin a line, because code may contain the same characters within one.
     headers: &[EvidenceHeader { parts: &["(", EvidenceHeader::NUMBER, ")", "{"], mark: 3, begins_line: true }],
     trims: true,
 };
@@ -105,7 +105,7 @@ impl Protocol for GraphragR1 {
     }
 
     /// Writes triples and passages between the tags of documents. An invalid turn gets no observation, which ends the
-    /// episode. [`Format::Evaluation`] cuts them as `Evaluator.py` does.
+    /// episode. [`Format::Evaluation`] cuts the evidence as `Evaluator.py` does.
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
         let body = match outcome {
             ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}."),
@@ -138,15 +138,15 @@ impl Protocol for GraphragR1 {
     }
 
     /// Returns three passages and five triples of the graph search, as `Evaluator.py` shows them (mode 0); the paper's
-    /// Text3+Graph10 has ten triples, of which 1,024 characters hold few more.
+    /// Text3+Graph10 has ten triples, but 1,024 characters hold few more than five.
     fn retrieval(&self) -> Retrieval {
         let graph = Some(GraphVariant::GraphR1.into());
         let mode = Some(Mode::Triples);
         Retrieval::with(SearchOptions { mode, k: Some(3), triples: Some(5), graph, ..SearchOptions::default() })
     }
 
-    /// Includes modes without triples, where the block contains passages only, as in mode 1, which shows five of them
-    /// (`k`).
+    /// Includes modes without triples, where the block contains passages only, as in mode 1 of `Evaluator.py`, which
+    /// shows five passages (`k`).
     fn shows(&self) -> &'static [Mode] {
         &[Mode::Triples, Mode::Passage, Mode::Graph, Mode::Hybrid]
     }
@@ -165,7 +165,7 @@ impl Protocol for GraphragR1 {
 }
 
 impl TrainingProtocol for GraphragR1 {
-    /// Cuts a turn after its first closing tag, where generation would have stopped.
+    /// Cuts a turn after its first `<|end_of_query|>`, or else after its first `</answer>`.
     fn cut<'t>(&self, turn: &'t str) -> &'t str {
         tag::cut_at(turn, self.stops())
     }
@@ -185,7 +185,7 @@ fn request(turn: &str, reading: ReadingRule) -> Option<PolicySearch> {
 }
 
 /// Writes one triple per line, then the passages, title first. If triples were requested, there is a line break before
-/// the passages even when none was found.
+/// the passages even when no triple was found.
 fn block(seen: &FoundEvidence<'_>) -> String {
     let passages: Vec<String> =
         seen.passages.iter().map(|passage| format!("{}\n{}", passage.title, passage.text)).collect();

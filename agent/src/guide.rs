@@ -9,7 +9,7 @@ use super::tool_call::OPEN;
 pub struct AllowedActions {
     /// The question in one line, without any text that reads like a tag.
     pub question: String,
-    /// If `true`, the episode has evidence.
+    /// If `true`, the episode has a search that was not withdrawn, with or without results.
     pub informed: bool,
     /// Number of the turn, counted from 1.
     pub turn: usize,
@@ -17,7 +17,7 @@ pub struct AllowedActions {
     pub opened: bool,
     /// If `true`, a search would be executed.
     pub search: bool,
-    /// If `true`, an answer would be accepted. If neither is allowed, an answer is.
+    /// If `true`, an answer would be accepted. If neither a search nor an answer is allowed, a guide offers an answer.
     pub answer: bool,
     /// If `true`, the last search that was not withdrawn found nothing, and can be withdrawn.
     pub withdraw: bool,
@@ -120,7 +120,7 @@ impl Guide {
     pub fn frame(&self, length: impl Fn(&str) -> usize) -> usize {
         let of = |state: &GuideState| match state {
             GuideState::Force { text, .. } => length(text),
-            // One token more, because a branch that begins another one gets a space.
+            // One token more, because a branch that is a prefix of another one gets a space.
             GuideState::Choose { branches } => branches.iter().map(|(text, _)| length(text) + 1).max().unwrap_or(0),
             GuideState::Free { close, .. } => length(close),
             GuideState::Call | GuideState::End => 0,
@@ -153,7 +153,7 @@ pub enum GuideState {
         limit: usize,
         /// Another text that ends the span.
         pause: &'static str,
-        /// If `true`, an end-of-sequence token ends the span. Set where no text follows.
+        /// If `true`, an end-of-sequence token ends the span. Set only if no text follows the span.
         eos: bool,
         /// State after the closing text.
         next: usize,

@@ -40,8 +40,8 @@ fn is_tag(c: char) -> bool {
     matches!(c, '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns `true` for the tag characters of a region, such as `gbsct`, and their end. Wikipedia has flags with the region
-/// written twice.
+/// Returns `true` for the tag characters of a region, such as `gbsct`, and their end. A region may occur twice, as in
+/// some flags in Wikipedia.
 fn is_region(run: &str) -> bool {
     let Some(regions) = run.strip_suffix(END) else { return false };
     let letter = |c: char| matches!(c, '\u{e0030}'..='\u{e0039}' | '\u{e0061}'..='\u{e007a}');

@@ -51,7 +51,7 @@ impl LoadedBase {
             return (!same)
                 .then(|| format!("the policy {name} belongs to the model in {own}, but {loaded} is loaded: {remedy}"));
         }
-        // A path that does not exist is no path, not even that of a mock, which has none.
+        // A path that does not exist matches no model, not even a mock, whose path is `None`.
         let path = |named: &String| policy.dir.as_ref()?.join(named).canonicalize().ok();
         let here = |named: &String| path(named).is_some_and(|path| self.path.as_ref() == Some(&path));
         let named = policy.base.as_ref().filter(|named| !self.names.contains(named) && !here(named))?;
@@ -92,7 +92,7 @@ mod tests {
         assert!(fits("", &here) && fits("base = \"spec\"", &here) && !fits("base = \"other\"", &here));
         assert!(fits("base = \"other\"\nbase_id = \"00ff\"", &here));
         assert!(!fits("base = \"spec\"\nbase_id = \"ff00\"", &here) && !fits("base_id = \"ff00\"", &here));
-        // Nothing is beside this one: it is a name.
+        // The policy's directory contains no `model`, so this base is a name.
         assert!(fits("base = \"model\"", &elsewhere));
         let mock = LoadedBase { names: vec!["mock".to_owned()], ..LoadedBase::default() };
         assert!(fits("base = \"mock\"\nbase_id = \"00ff\"", &mock), "what has no weights goes by its name");

@@ -10,7 +10,8 @@ const MOST_TOKENS: usize = 512;
 /// Largest accepted difference of one log-probability, as a multiple of the tolerance.
 const SINGLE: f32 = 10.0;
 
-/// Log-probabilities that the weights of a policy give to a sequence. They tell the weights from others of the same name.
+/// Log-probabilities that the weights of a policy give to a sequence. They distinguish the weights from others of the
+/// same name.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogprobFingerprint {
@@ -62,7 +63,8 @@ impl LogprobFingerprint {
     /// Checks the values of a file.
     ///
     /// # Errors
-    /// [`AgentError::Option`] for lists of wrong lengths, and numbers that are no log-probabilities.
+    /// [`AgentError::Option`] for lists of wrong lengths, numbers that are no log-probabilities, and a tolerance that
+    /// is not above 0.
     pub(super) fn check(&self) -> Result<(), AgentError> {
         let refuse = |reason| Err(AgentError::Option { field: "fingerprint", reason });
         if !(2..=MOST_TOKENS).contains(&self.ids.len()) {

@@ -103,7 +103,7 @@ impl LoopRules for ServingRules {
     }
 
     fn join(&self, written: &str, frame: &mut String) {
-        // A sampled token may reach beyond the closing tag; without the cut the white space would stand twice.
+        // A sampled token may reach beyond the closing tag; without this cut the white space would be repeated.
         if let Some(shorter) = frame.strip_prefix(written) {
             *frame = shorter.to_owned();
         }

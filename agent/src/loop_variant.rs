@@ -32,7 +32,7 @@ pub enum LoopVariant {
     /// The loop behind the reference's tables, with three differences that follow from one growing session: an
     /// end-of-sequence token stays in the sequence, sampled ids are never encoded again, and a budget may cut evidence
     /// and limits all turns together, where the references limit turns and rounds separately. For `search-r1` it is
-    /// RouteRAG's loop: the program with which Search-R1 answers questions samples, and has no limits.
+    /// RouteRAG's loop, because Search-R1's own program for answering questions samples and has no limits.
     Evaluation,
     /// The loop in which the reference's policies were trained.
     Training,

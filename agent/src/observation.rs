@@ -72,7 +72,7 @@ pub(super) fn most_bytes(limit: usize) -> usize {
     limit.saturating_add(1).saturating_mul(LONGEST)
 }
 
-/// Truncates retrieved texts that no tokens within the limit could represent. A passage may be megabytes long, and
+/// Truncates retrieved texts that are too long for `limit` tokens to represent. A passage may be megabytes long, and
 /// encoding all of it would block the other tasks of this thread.
 pub(super) fn within(mut parts: Vec<Injected>, limit: usize) -> Vec<Injected> {
     let most = most_bytes(limit);
@@ -105,8 +105,9 @@ fn drop_middle(codec: &TextCodec, text: &mut String, limit: usize) -> Result<(),
     }
 }
 
-/// Returns a position in `text` near `at`, not after it, at which a word begins: both sides then have the same tokens
-/// as in the whole text. Without a word nearby, any position is returned.
+/// Returns a position in `text` near `at`, not after it, at which a word with its leading space begins: both sides then
+/// have the same tokens as in the whole text. Without such a word nearby, returns `at`, rounded down to a character
+/// boundary.
 fn word_start(text: &str, at: usize) -> usize {
     const NEAR: usize = 256;
     let at = text.floor_char_boundary(at);
@@ -151,7 +152,8 @@ fn text(codec: &TextCodec, parts: &[Injected], ids: &[u32]) -> String {
     parts.iter().map(Injected::text).collect()
 }
 
-/// Encodes an observation with shortened retrieved text. `None` when the frame alone is too long.
+/// Encodes an observation with shortened retrieved text. `None` when there is no retrieved text, or the frame alone is
+/// too long.
 fn shortened(
     codec: &TextCodec,
     parts: &[Injected],
@@ -165,7 +167,7 @@ fn shortened(
     let mut keep = retrieved.len().saturating_sub(length - limit);
     loop {
         let kept = codec.tokenizer.decode(&retrieved[..keep]);
-        // The cut may fall within a character, of which a replacement character is left.
+        // The cut may fall within a character, which then decodes to replacement characters.
         parts[at] = Injected::retrieved(kept.trim_end_matches(char::REPLACEMENT_CHARACTER));
         let ids = codec.encode_parts(&parts)?;
         if ids.len() <= limit {
@@ -196,7 +198,7 @@ mod tests {
             vec![Injected::frame("f".repeat(9000)), Injected::retrieved("a".to_owned() + &"\u{e9}".repeat(9000))];
         let cut = within(parts.clone(), 9);
         assert_eq!(cut[0], parts[0], "the frame stays");
-        // The last character would stand half outside.
+        // The limit falls within the last character, which is cut as a whole.
         assert_eq!(cut[1].text().len(), 10 * LONGEST - 1);
         assert_eq!(within(parts.clone(), usize::MAX), parts);
     }
@@ -263,7 +265,7 @@ mod tests {
                 text.starts_with(&left[..left.floor_char_boundary(800)]) && text.ends_with(&left[left.len() - 20..])
             );
         }
-        // Where tokens stand for more bytes, more is looked at.
+        // Tokens of more bytes need a longer beginning.
         let long = LONG.repeat(9000);
         let mut left = LONG.repeat(9000);
         drop_middle(&codec, &mut left, 50).unwrap();

@@ -16,19 +16,20 @@ use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
 
-/// Tokens that end a turn. Only for policies that do not search, since every turn of an episode would end so.
+/// Token conditions for the end of a turn. Only for policies that do not search, because the conditions would apply to
+/// every turn of an episode.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct TurnEnds {
-    /// Tokens that end the turn beside the model's own.
+    /// IDs of tokens that end the turn, in addition to the model's end-of-sequence tokens.
     pub stop_ids: Vec<u32>,
     /// If `true`, the model's own end-of-sequence tokens do not end the turn.
     pub ignores_eos: bool,
-    /// Number of tokens before which neither of them is sampled.
+    /// Minimum number of tokens in the turn. No token that ends the turn is sampled before.
     pub min_tokens: usize,
 }
 
 impl TurnEnds {
-    /// Returns `true` if they are those of the model.
+    /// Returns `true` if only the model's end-of-sequence tokens end the turn, at any length.
     pub fn is_default(&self) -> bool {
         *self == TurnEnds::default()
     }
@@ -48,11 +49,12 @@ pub struct EpisodeOptions {
     pub max_tokens: Option<usize>,
     /// Strings that end the answer and are not shown.
     pub stop: Vec<String>,
-    /// Options of every search, over those of the policy. A `mode` applies whatever the policy writes.
+    /// Options of every search, which override those of the policy. A `mode` also overrides the mode that the policy
+    /// writes.
     pub search: SearchOptions,
-    /// Mode of the first search, written for the policy behind the tag that opens its query. The tokens count as forced.
-    /// `None` lets the policy choose. Only for protocols whose queries name a mode, outside of guided generation and of
-    /// the training variant.
+    /// Mode of the first search. The loop writes it for the policy, behind the tag that opens the query, and counts its
+    /// tokens as forced. `None` lets the policy choose. Only for protocols whose queries name a mode; not for guided
+    /// generation or the training variant.
     pub first_mode: Option<Mode>,
     /// IDs of excluded passages, at most [`MAX_WITHOUT`](super::MAX_WITHOUT): they are removed from search results
     /// before any other code sees them.
@@ -78,15 +80,16 @@ pub struct EpisodeOptions {
     pub form: Option<OutputForm>,
     /// Tokens that end the only turn of a policy that does not search.
     pub ends: TurnEnds,
-    /// Names of the tools of which the reply must be one call. Empty allows any reply.
+    /// Names of tools, one of which the reply must call. If empty, any reply is allowed.
     pub calls: Vec<String>,
-    /// Names of the tools whose first call ends the answer, which need not contain one. Empty lets no call end it.
+    /// Names of tools whose first call ends the answer. The answer need not contain a call. If empty, no call ends the
+    /// answer.
     pub one_call: Vec<String>,
-    /// Names of the tools whose calls follow their parameters where the policy chooses to make them. Calls of other tools
-    /// have any object as arguments. Without effect if `calls` names tools.
+    /// Names of tools whose arguments must follow the tool's parameter schema if the policy chooses to call them. Other
+    /// tools accept any object as arguments. Without effect if `calls` names tools.
     pub strict: Vec<String>,
-    /// Earlier episode that goes on with the results of its call, if its tokens are known. The conversation holds its
-    /// messages all the same.
+    /// Earlier episode that this one continues with the results of its tool call, if the earlier episode's tokens are
+    /// known. The conversation contains the earlier messages in either case.
     pub continues: Option<Arc<ContinuedEpisode>>,
     /// If `true`, the oldest turns of a conversation that is too long for the context are dropped. If `false`, it is
     /// refused.
@@ -95,9 +98,9 @@ pub struct EpisodeOptions {
     pub prompt: Option<Vec<u32>>,
     /// Salt of the prefix cache, which separates tenants.
     pub salt: u64,
-    /// Tenant among whom the engine shares tokens and places fairly.
+    /// Tenant of the episode. The engine shares tokens and places in the batch fairly among tenants.
     pub tenant: u64,
-    /// Weight of the episode's tokens beside those of other tenants. `None` is the normal one.
+    /// Priority of the episode's tokens relative to those of other tenants. `None` means normal priority.
     pub priority: Option<Priority>,
     /// ID of the request that the episode serves, shown in the engine's snapshots.
     pub request: Option<RequestId>,
@@ -132,7 +135,7 @@ impl EpisodeOptions {
         })
     }
 
-    /// Returns the beginning of the first query, if a mode is chosen for it.
+    /// Returns the beginning of the first query if the options set its mode.
     pub(super) fn mode_prefix(&self, policy: &Policy, guided: bool) -> Result<Option<ModePrefix>, AgentError> {
         let Some(mode) = self.first_mode else { return Ok(None) };
         let reason = match policy.protocol.mode_prefix(mode) {
@@ -247,7 +250,7 @@ mod tests {
             let options = searching(search);
             assert!(options.retrieval(&policy).unwrap_err().to_string().starts_with(refused), "{options:?}");
         }
-        // A policy that searches may be kept from it by a single request, and told what another one reads.
+        // A request may forbid a policy to search, and still set search options that other requests need.
         let two = SearchOptions { k: Some(2), ..SearchOptions::default() };
         let kept = EpisodeOptions { turns: Some(0), ..searching(two) };
         assert!(kept.retrieval(&Policy::builtin("routerag").unwrap()).is_ok());

@@ -7,10 +7,10 @@
 //! accepts both, and the reference's two loops accept JSON only. A query that begins like JSON must be JSON everywhere,
 //! unless a guide has written the tags.
 //!
-//! **Evidence.** Graph-R1 returns ten facts of its hypergraph, as sentences in JSON with their scores; PathRouter follows
-//! it, and calls them passages. In the mode `hypergraph` the facts are shown here one per line, numbered and without
-//! scores: the keys of that JSON are tags, which retrieved text may not contain. In the other modes passages stand in, in
-//! the format of the other protocols.
+//! **Evidence.** Graph-R1 returns ten facts of its hypergraph, as sentences in JSON with their scores; PathRouter
+//! follows it, and calls them passages. In the mode `hypergraph` the facts are shown here one per line, numbered and
+//! without scores: the keys of that JSON are tags, which retrieved text may not contain. In the other modes passages
+//! stand in, in the format of the other protocols.
 
 use waymark_index::{Mode, Ranking, SearchOptions, TripleHit};
 
@@ -215,7 +215,7 @@ fn request(written: &str, reading: ReadingRule) -> Option<PolicySearch> {
         Some(query) if reading.lenient() => query.trim().to_owned(),
         Some(query) => query,
         None if written.is_empty() || !reading.lenient() => return None,
-        // Malformed JSON, and no query in plain words.
+        // Malformed JSON is not a query in plain words.
         None if written.starts_with('{') && reading != ReadingRule::Guided => return None,
         None => written.to_owned(),
     };

@@ -1,4 +1,4 @@
-//! No protocol: the whole turn is the answer, as in any chat. Thoughts that a model writes between tags before its
+//! Protocol of an ordinary chat: the whole turn is the answer. Thoughts that a model writes between tags before its
 //! answer are reported separately.
 
 use super::action::{Action, ActionOutcome};
@@ -21,7 +21,7 @@ static TAGS: Tags = Tags {
     trims: false,
 };
 
-/// The protocol; see the module documentation.
+/// Protocol `plain`; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Plain;
 
@@ -54,7 +54,7 @@ impl Protocol for Plain {
         Vec::new()
     }
 
-    /// Returns the limits of one turn, as long as the context allows.
+    /// Returns the limits of a single turn, which may fill the context.
     fn budget(&self) -> Budget {
         Budget {
             turns: 0,

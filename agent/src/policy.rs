@@ -16,7 +16,7 @@ use super::protocol_registry::{self, protocol};
 use super::retrieval::Retrieval;
 use super::sampling::Sampling;
 
-/// A policy: the thing that `model` in a request names.
+/// A policy, which a request selects by its `model`.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// Name of the policy.
@@ -49,7 +49,7 @@ pub struct Policy {
     pub guided: bool,
     /// Loop in which its episodes run.
     pub variant: LoopVariant,
-    /// Log-probabilities by which its weights are known on an engine elsewhere. `None` compares nothing.
+    /// Log-probabilities that identify its weights on a remote engine. `None` skips the comparison.
     pub fingerprint: Option<Arc<LogprobFingerprint>>,
     /// Description of its training, for information only.
     pub training: Option<toml::Table>,
@@ -63,7 +63,7 @@ impl Policy {
     /// as its base. The weights may also lie beside `policy.toml` itself.
     pub const MODEL: &str = "model";
 
-    /// Creates a policy that runs a protocol on the bare base model.
+    /// Creates a policy that runs a protocol on the bare base model. `None` if no protocol has this name.
     pub fn builtin(name: &str) -> Option<Policy> {
         let protocol = protocol(name)?;
         Some(Policy {
@@ -86,8 +86,8 @@ impl Policy {
         })
     }
 
-    /// Returns the directory of the policy's own model, if it has one: [`MODEL`](Self::MODEL), or the policy's own directory if
-    /// weights lie in it.
+    /// Returns the directory of the policy's own model, if it has one: [`MODEL`](Self::MODEL), or the policy's own
+    /// directory if weights lie in it.
     pub fn model_dir(&self) -> Option<PathBuf> {
         let own = self.dir.as_ref()?;
         let dir = own.join(Self::MODEL);

@@ -1,6 +1,6 @@
-//! Families of policies: a folder with the stages of one training, each of them a policy in a folder of its own.
+//! Policy families: a folder with the stages of one training run, each a policy in its own subfolder.
 //!
-//! `family.toml` in the folder recommends one of them:
+//! The file `family.toml` in the folder names the recommended policy:
 //!
 //! ```toml
 //! recommended = "stage1"
@@ -14,10 +14,10 @@ use serde::Deserialize;
 use super::policy_file::FILE;
 use super::{AgentError, Policy};
 
-/// Name of the file in a family's folder.
+/// Name of the file in a family's folder that names the recommended member.
 pub(super) const FAMILY: &str = "family.toml";
 
-/// Maximum number of members that an error names.
+/// Maximum number of members that an error message lists.
 const NAMED: usize = 20;
 
 /// Content of `family.toml`.
@@ -27,11 +27,12 @@ struct FamilyFile {
     recommended: String,
 }
 
-/// Returns the directory of the policy that `dir` stands for: `dir` itself if it has a `policy.toml` or is no family, and
-/// otherwise the recommended member of the family.
+/// Returns the directory of the policy that `dir` stands for: `dir` itself if it has a `policy.toml`, and otherwise the
+/// recommended member of the family.
 ///
 /// # Errors
-/// [`AgentError::Policy`] if the family recommends none, which names its members, or one that it does not have.
+/// [`AgentError::Policy`] if `dir` is neither a policy nor a family, if the family recommends no member (the message
+/// lists the members), or if it recommends one that it does not have.
 pub(super) fn member_dir(dir: &Path) -> Result<PathBuf, AgentError> {
     let path = dir.join(FAMILY);
     if dir.join(FILE).exists() {
@@ -56,7 +57,7 @@ pub(super) fn member_dir(dir: &Path) -> Result<PathBuf, AgentError> {
         Ok(family) => family,
         Err(error) => return refuse(path, error.message().to_owned()),
     };
-    // Only names of members are followed, so that the file cannot lead out of its folder.
+    // Only names of members are accepted, so that the file cannot point outside its folder.
     if members.contains(&family.recommended) {
         return Ok(dir.join(family.recommended));
     }
@@ -64,7 +65,7 @@ pub(super) fn member_dir(dir: &Path) -> Result<PathBuf, AgentError> {
     refuse(path, reason)
 }
 
-/// Returns the reason why `dir` stands for no policy.
+/// Returns the reason for which `dir` is not a policy.
 fn absent(dir: &Path) -> String {
     let kind = match fs::metadata(dir) {
         Ok(kind) => kind,

@@ -63,7 +63,7 @@ impl Policy {
             Some(named) => Some(dir.join(named)),
             None => dir.join("adapter_config.json").is_file().then(|| dir.to_owned()),
         };
-        // Which of the two was meant would be a guess, and a wrong one would serve another model under this name.
+        // The intended one of the two would be a guess, and a wrong guess would serve another model under this name.
         if let (Some(base), Some(_)) = (policy.base.as_ref().filter(|base| *base != Policy::MODEL), policy.model_dir())
         {
             let reason = format!("base = {base:?}, but weights of a model lie beside the file: remove one of them");

@@ -11,10 +11,10 @@ use super::policy::Policy;
 use super::policy_family::{FAMILY, member_dir};
 use super::policy_file::FILE;
 
-/// Checks that the file of a policy, and that of its family if it has one, are below `root`.
+/// Checks that the policy's file, and the family's file if there is one, are below `root`.
 fn check_file_below(root: &Path, dir: &Path) -> Result<(), AgentError> {
     let family = dir.join(FAMILY);
-    // A link that leads nowhere counts as present, and is refused.
+    // `symlink_metadata` also finds a link without a target, which is then refused.
     if family.symlink_metadata().is_ok() {
         check_below(root, &family)?;
     }
@@ -25,9 +25,9 @@ impl Policy {
     /// Reads a policy directory and loads its adapter into `engine`, whose base model is `base`.
     ///
     /// # Errors
-    /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, and
-    /// [`AgentError::Engine`] when its adapter does not fit; [`AgentError::Policy`] when the weights elsewhere are not those
-    /// of its fingerprint.
+    /// Same as [`open`](Self::open); [`AgentError::Policy`] when the policy belongs to another base model, or when the
+    /// weights of a remote engine do not match the policy's fingerprint; [`AgentError::Engine`] when the adapter does
+    /// not fit.
     pub async fn load(dir: &Path, engine: &impl SessionSource, base: &LoadedBase) -> Result<Policy, AgentError> {
         Policy::inspect(dir, None).await?.engage(engine, base).await
     }
@@ -60,7 +60,7 @@ impl Policy {
     /// Loads the adapter of an inspected policy into `engine`.
     ///
     /// # Errors
-    /// Same as [`load`](Self::load), without those of reading.
+    /// Same as [`load`](Self::load), except the errors of reading the directory.
     pub async fn engage(mut self, engine: &impl SessionSource, base: &LoadedBase) -> Result<Policy, AgentError> {
         let path = self.dir.as_deref().unwrap_or(Path::new("")).join(FILE);
         // Checked before loading: the shapes of an adapter may fit another base model.

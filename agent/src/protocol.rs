@@ -17,14 +17,13 @@ use super::training_protocol::TrainingProtocol;
 /// Modes that return passages only, which every protocol that searches can show.
 const PASSAGES: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
 
-/// A format for thinking, searching and answering in which a policy was trained. Implementations hold no state of an
-/// episode.
+/// Format in which a policy was trained to think, search and answer. Implementations hold no state of an episode.
 pub trait Protocol: fmt::Debug + Send + Sync {
     /// Returns the name by which `policy.toml` selects the protocol.
     fn name(&self) -> &'static str;
 
-    /// Returns the prompt of a conversation. A `guided` policy was never trained and would copy the prompt's examples:
-    /// it may get a prompt without them.
+    /// Returns the prompt of a conversation. If `guided` is `true`, the prompt may omit its examples, because a policy
+    /// that was never trained would copy them.
     fn prompt(&self, conversation: &Conversation, guided: bool) -> ProtocolPrompt;
 
     /// Returns the tags that structure a turn, for reading it while it is written.
@@ -33,17 +32,17 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// Returns the stop strings of a turn. A completed stop string stays at the end of the turn.
     fn stops(&self) -> &'static [&'static str];
 
-    /// Returns the labels whose line ends a turn with its line break.
+    /// Returns the line labels that end a turn: a line that begins with one of them ends the turn at its line break.
     fn lines(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Returns the action of a turn. Every text has one, possibly [`Action::Invalid`].
+    /// Parses the action of a turn. Every text has an action, possibly [`Action::Invalid`].
     fn parse(&self, turn: &str, reading: ReadingRule) -> Action;
 
-    /// Returns the observation after an action. Retrieved text arrives unmodified, must be put into
-    /// [`Injected::Retrieved`] only, and is sanitized there. An empty observation after an invalid turn means that
-    /// there is no second try: the episode ends.
+    /// Returns the observation after an action. Implementations must put retrieved text, which arrives unmodified, into
+    /// [`Injected::Retrieved`] and nowhere else, because only these segments are sanitized. An empty observation after
+    /// an invalid turn allows no second try: the episode ends.
     fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected>;
 
     /// Returns the thoughts, queries and answers of a turn, by byte range and without their tags.
@@ -51,7 +50,7 @@ pub trait Protocol: fmt::Debug + Send + Sync {
         scanner::spans(self.tags(), turn)
     }
 
-    /// Returns the turn's stripped summary of the evidence before it, in recipes whose policies summarize.
+    /// Returns the summary of earlier evidence that a turn contains, trimmed. `None` if the turn contains no summary.
     fn summary(&self, _turn: &str) -> Option<String> {
         None
     }
@@ -59,34 +58,36 @@ pub trait Protocol: fmt::Debug + Send + Sync {
     /// Returns the limits published with the recipe.
     fn budget(&self) -> Budget;
 
-    /// Returns the default retrieval settings of its policies.
+    /// Returns the default retrieval settings of the protocol's policies.
     fn retrieval(&self) -> Retrieval {
         Retrieval::default()
     }
 
-    /// Returns the modes whose whole evidence the protocol can show.
+    /// Returns the search modes whose results the protocol can show completely.
     fn shows(&self) -> &'static [Mode] {
         PASSAGES
     }
 
-    /// If `true`, its policies may call the client's tools. Protocols with a loop of their own return `false`.
+    /// Returns `true` if the protocol's policies may call the client's tools. Protocols with a loop of their own return
+    /// `false`.
     fn calls(&self) -> bool {
         false
     }
 
-    /// If `true`, the reference loops allow one more turn after the last round. The serving loop always does.
+    /// Returns `true` if the reference loops allow one more turn after the last round. The serving loop always allows
+    /// it.
     fn concludes(&self) -> bool {
         true
     }
 
-    /// Returns the tag that opens a query, and the text behind it that names `mode`, for policies whose first mode the
-    /// training loop chooses. `None` if queries name no mode, or not this one.
+    /// Returns the beginning of a query that names `mode`, which the loop writes for the policy if the first mode is
+    /// chosen for it. `None` if the protocol's queries cannot name this mode.
     fn mode_prefix(&self, _mode: Mode) -> Option<ModePrefix> {
         None
     }
 
-    /// Returns the text to force so that an answer follows, given the kind of text being written. `None` if every turn
-    /// is an answer.
+    /// Returns the text to force so that an answer follows. `writing` is the kind of text being written. `None` if
+    /// every turn is an answer.
     fn force_answer(&self, writing: SegmentKind) -> Option<String>;
 
     /// Returns the protocol as a state machine, for guided generation. `None` if it cannot be guided.
@@ -103,7 +104,7 @@ pub trait Protocol: fmt::Debug + Send + Sync {
 pub struct ModePrefix {
     /// Tag that opens the query.
     pub opening: &'static str,
-    /// Text behind the tag that names the mode.
+    /// Marker of the mode, written after the tag.
     pub marker: &'static str,
 }
 
@@ -116,24 +117,24 @@ pub enum ProtocolPrompt {
     Raw(String),
 }
 
-/// Rule by which an action is read from a turn.
+/// Rule for reading the action of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadingRule {
     /// The first complete pair of tags, as in the reference's training loop.
     First,
-    /// A search wherever there is one, and an answer only without a search, as in the reference's evaluation.
+    /// A search if the turn contains one, and otherwise an answer, as in the reference's evaluation.
     SearchFirst,
     /// Like [`First`](Self::First), but also accepts malformed actions whose meaning is clear, which the reference
     /// refuses.
     Lenient,
-    /// Like [`Lenient`](Self::Lenient), and accepts any text in the tags of a query, because a guide has written the
-    /// tags.
+    /// Like [`Lenient`](Self::Lenient), but also accepts any text between the tags of a query, because the guide has
+    /// written the tags.
     Guided,
 }
 
 impl ReadingRule {
-    /// Returns `true` if it accepts malformed actions whose meaning is clear.
+    /// Returns `true` if the rule accepts malformed actions whose meaning is clear.
     pub fn lenient(self) -> bool {
         matches!(self, ReadingRule::Lenient | ReadingRule::Guided)
     }
@@ -144,7 +145,7 @@ impl ReadingRule {
 pub enum Injected {
     /// Text written by the protocol.
     Frame(String),
-    /// Text from outside, which is cut first if an observation is too long.
+    /// Text from outside the protocol. If an observation is too long, this text is cut first.
     Retrieved(String),
     /// A change of speaker: the text that the chat template writes between the previous message and one of this role.
     /// Only this segment may contain control tokens.

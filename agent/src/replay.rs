@@ -24,7 +24,7 @@ pub struct ReplayedEpisode {
 }
 
 impl<S: SessionSource> Episode<S> {
-    /// Replays the `tokens` of a recorded episode of the same question instead of sampling. Given tokens are given
+    /// Replays the `tokens` of a recorded episode of the same question instead of sampling. Given tokens are appended
     /// again; sampled ones are computed step by step and scored. The searches in `evidence` are repeated in the current
     /// index; their results are returned and change no token.
     ///
@@ -46,7 +46,7 @@ impl<S: SessionSource> Episode<S> {
         Ok(ReplayedEpisode { prompt: self.prompt, tokens, evidence: found })
     }
 
-    /// Scores the sampled ones of `tokens`, each with what its policy saw. Returns all of them.
+    /// Scores the sampled tokens among `tokens`, each in the context that the policy saw. Returns all tokens.
     async fn score_all(&self, tokens: &[Token], evidence: &[SearchRecord]) -> Result<Vec<Token>, AgentError> {
         let mut hidden: Vec<HiddenEvidence> = evidence.iter().filter_map(|found| found.hidden).collect();
         hidden.sort_by_key(|hidden| hidden.from);

@@ -61,7 +61,7 @@ impl Retrieval {
         }
     }
 
-    /// Returns the query for `text` in `mode`, about the first of `entities` where the mode uses them. Queries ask for
+    /// Returns the query for `text` in `mode`, with at most the first `ENTITIES` of `entities`. Queries ask for
     /// explanations, so that trajectories contain the path to every passage.
     pub(super) fn query(&self, text: impl Into<String>, entities: &[String], mode: Mode) -> Query {
         let entities = Some(entities.iter().take(ENTITIES).cloned().collect());

@@ -114,8 +114,8 @@ impl TrainingProtocol for RouteRag {
     }
 }
 
-/// Returns the marker of a mode in a query, both in the order of the prompt. `None` for modes that the protocol does
-/// not know.
+/// Returns the marker of a mode in a query. The hybrid mode has both markers, in the order of the prompt. `None` for
+/// modes that the protocol does not know.
 fn marker(mode: Mode) -> Option<&'static str> {
     match mode {
         Mode::Passage => Some("[passage]"),

@@ -97,9 +97,9 @@ impl<S: SessionSource> Runtime<S> {
         Arc::clone(self.call_marks.get_or_init(make))
     }
 
-    /// Checks that a text of `bytes` bytes can fit into a sequence: as many tokens as a sequence holds stand for at most
-    /// that many times the bytes of the longest token. Encoding takes hundreds of bytes of memory per byte of text, so
-    /// this check comes first.
+    /// Checks that a text of `bytes` bytes can fit into a sequence, which holds at most its maximum number of tokens
+    /// times the bytes of the longest token. Encoding takes hundreds of bytes of memory per byte of text, so this check
+    /// comes first.
     ///
     /// # Errors
     /// [`AgentError::TooManyBytes`] when the text is longer.

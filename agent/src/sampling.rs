@@ -19,9 +19,9 @@ pub struct Sampling {
     /// Penalty for tokens that occurred in the current turn, or in the current span of guided generation; 1 has no
     /// effect.
     pub repetition_penalty: Option<f32>,
-    /// Value subtracted from a logit for each of these occurrences.
+    /// Value subtracted from a token's logit for each of its occurrences, counted as for `repetition_penalty`.
     pub frequency_penalty: Option<f32>,
-    /// Value subtracted once from the logit of each of these tokens.
+    /// Value subtracted once from the logit of each token that occurred, counted as for `repetition_penalty`.
     pub presence_penalty: Option<f32>,
     /// Values added to the logits of these token ids.
     #[serde(skip_serializing_if = "Vec::is_empty")]

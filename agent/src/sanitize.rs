@@ -76,7 +76,7 @@ pub fn without_headers<const N: usize>(texts: [&str; N], tags: &Tags) -> ([Strin
     (texts, replaced + hidden)
 }
 
-/// Evidence of a search in which no text could be read as a header of the protocol.
+/// Evidence of a search in which no text can be read as a header of the protocol.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SanitizedEvidence {
     /// Passages, best first.
@@ -167,8 +167,8 @@ fn looks_like_tag(text: &FoldedText, at: usize, names: &[&str]) -> bool {
     }
     names.iter().any(|name| {
         let end = text.after(at, &name.to_ascii_lowercase());
-        // Not within a longer word, such as `<searching`. Which other characters are letters depends on the version of
-        // Unicode that a reader knows, so only ASCII continues a name.
+        // Not within a longer word, such as `<searching`. The set of other letters depends on the reader's version of
+        // Unicode, so only ASCII continues a name.
         end.is_some_and(|end| !text.get(end).is_some_and(|c| c.is_ascii_alphanumeric() || c == '_'))
     })
 }

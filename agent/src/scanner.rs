@@ -3,9 +3,9 @@
 //! The result does not depend on how the text is split: a tag that counts is never shown, everything else is shown once
 //! and in order, and text that may still become a tag is held back. Inside a query only its closing tag counts, because
 //! a query is executed as written; inside an answer only its closing tag ends it and other tags are dropped; elsewhere
-//! the tag opened last determines the kind. A label counts at the beginning of a line only, and its end only after it.
-//! If text outside all tags is the answer, no tag counts once the answer has begun with a visible character: models
-//! think first, and an answer may quote tags, also in the arguments of a call.
+//! the tag opened last determines the kind. A label counts only at the beginning of a line, and the end of a label only
+//! after that label. If text outside all tags is the answer, no tag counts once the answer has begun with a visible
+//! character: models think first, and an answer may quote tags, also in the arguments of a call.
 
 use super::segment::{SegmentKind, Tags, TurnSegment};
 
@@ -174,7 +174,7 @@ impl Scanner {
     }
 }
 
-/// Returns `true` if the last line of `text` contains only blanks; `before` says the same of the text before it.
+/// Returns `true` if the last line of `text` contains only blanks; `before` is the result for the text before it.
 fn is_fresh(text: &str, before: bool) -> bool {
     let line = text.rfind('\n').map(|at| &text[at + 1..]);
     (before || line.is_some()) && line.unwrap_or(text).chars().all(is_blank)

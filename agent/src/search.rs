@@ -18,7 +18,7 @@ use super::search_pool::{JobTicket, SearchPool};
 pub struct SearchQuery {
     /// Query to the index. Its deadline applies if it is earlier than the searcher's own timeout.
     pub wanted: Query,
-    /// Search as a policy wrote it; otherwise the text of `wanted`.
+    /// Search as a policy wrote it. For other searches, the text of `wanted`.
     pub written: String,
 }
 
@@ -50,7 +50,7 @@ pub enum SearchError {
 
 /// Asynchronous retrieval of evidence.
 pub trait Search: fmt::Debug + Send + Sync {
-    /// Returns passages, best first. An empty query returns none. Dropping the future abandons the search.
+    /// Returns evidence, best first. An empty query returns none. Dropping the future abandons the search.
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>>;
 
     /// Returns the modes that are available now.
@@ -234,7 +234,7 @@ impl Searcher {
         wanted.deadline = Some(deadline.into_std());
         // Held until the search ends, so that running and queued searches together stay bounded.
         let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
-        // Until the search ends, because only the search takes the vector.
+        // Kept until the search ends, because only the search takes the vector.
         let _announced = self.0.find.announce_query(&wanted);
         let answer = async {
             let gone = || SearchError::Failed("the searcher has stopped".to_owned());
@@ -267,8 +267,8 @@ struct AbandonOnDrop {
 
 impl Drop for AbandonOnDrop {
     fn drop(&mut self) {
+        // Before the deadline and without a runtime, as when the process ends, the search keeps its thread.
         if Instant::now() >= self.deadline {
-            // Without a runtime, as when the process ends, the search keeps its thread.
             self.shared.pool.give_up(&self.ticket);
         } else if !self.ticket.ended()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -379,7 +379,7 @@ mod tests {
             (Err(SearchError::Timeout), Err(SearchError::Timeout), Err(SearchError::Busy))
         );
         assert!(asked.elapsed() < Duration::from_millis(350));
-        // What nobody waits for any more is not begun.
+        // A search whose caller has stopped waiting is not started.
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(done.load(SeqCst), 1);
         assert!(searcher.search(query("c")).await.is_ok());
@@ -441,7 +441,8 @@ mod tests {
         assert_eq!(done.load(SeqCst), 0);
     }
 
-    /// Counts the queries that are announced now, and all that were. Its searches run until `expected` of them are, for ten seconds at most.
+    /// Counts the queries that are announced now, and all that ever were. Its searches run until `expected` queries
+    /// have been announced at the same time, for ten seconds at most.
     #[derive(Clone, Default)]
     struct Announced {
         now: Arc<AtomicUsize>,

@@ -143,13 +143,12 @@ impl SearchPoolState {
             return true;
         }
         let tell = work();
-        // Fails if the caller has abandoned the job, and then another thread has taken over.
+        // Fails if the caller has abandoned the job and another thread has replaced this one.
         let stays = change(RUNNING, ENDED);
         if stays {
             drop(permit);
         } else {
-            // Another thread has replaced this one.
-            // `replace` has added a permit for the new thread, so the old one must not come back.
+            // `replace` has added a permit for the new thread, so the permit of this one must not come back.
             permit.forget();
             self.stuck.fetch_sub(1, Ordering::SeqCst);
         }

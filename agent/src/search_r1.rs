@@ -37,7 +37,7 @@ impl Protocol for SearchR1 {
 
     fn prompt(&self, conversation: &Conversation, guided: bool) -> ProtocolPrompt {
         let question = conversation.question().trim();
-        // Search-R1 adds the mark to its questions (`nq_search.py`).
+        // Search-R1 adds the question mark to its questions (`nq_search.py`).
         let mark = if question.ends_with('?') { "" } else { "?" };
         let instruction =
             if guided { tag::without_example(INSTRUCTION, QUERY, ANSWER, question) } else { INSTRUCTION.into() };
@@ -64,7 +64,7 @@ impl Protocol for SearchR1 {
         Budget::default()
     }
 
-    /// Returns dense search, as its server does with the embedder it is published with.
+    /// Returns dense search, as Search-R1's retrieval server performs with its published embedder.
     fn retrieval(&self) -> Retrieval {
         Retrieval::with(SearchOptions { ranking: Some(Ranking::Dense), ..SearchOptions::default() })
     }

@@ -30,7 +30,8 @@ pub struct Tag {
     /// Opening tag. If it ends with a colon it is a label, which counts at the beginning of a line only, after optional
     /// blanks.
     pub open: &'static str,
-    /// Closing tag. The end of a label closes nothing else; if it is empty, the label extends to the end of the turn.
+    /// Closing tag. The end of a label closes nothing else; if this text is empty, the label extends to the end of the
+    /// turn.
     pub close: &'static str,
 }
 
@@ -49,7 +50,8 @@ pub struct Tags {
     /// Kind of text at the beginning of a turn; differs from `outside` if the prompt and observations end with an
     /// opening tag.
     pub begins: SegmentKind,
-    /// The pairs. Those of kind [`SegmentKind::Text`] belong to the environment: a policy that writes them writes plain text.
+    /// The pairs. Those of kind [`SegmentKind::Text`] belong to the environment: a policy that writes them writes plain
+    /// text.
     pub pairs: &'static [Tag],
     /// Names whose tags are sanitized in retrieved text.
     pub names: &'static [&'static str],

@@ -100,7 +100,7 @@ pub fn observation(outcome: &ActionOutcome<'_>, format: Format, space: &str) -> 
         ActionOutcome::Invalid(_) => return vec![Injected::frame(INVALID)],
         ActionOutcome::Failed(reason) => format!("The search gave no result: {reason}.\n"),
         ActionOutcome::Evidence(seen) => passages_to_string(seen.passages, format),
-        // Its policies have no other action.
+        // Policies of both protocols have no other action.
         _ => return Vec::new(),
     };
     let (space, body) = match format {

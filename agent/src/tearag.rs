@@ -115,7 +115,7 @@ impl Protocol for TeaRag {
                 let request = PolicySearch { entities: entities(&turn[..at]), ..PolicySearch::plain(query.trim()) };
                 if whole && !request.query.is_empty() { Action::Search(request) } else { Action::Invalid }
             }
-            // The tag ends the turn and is kept there, but belongs to no answer.
+            // A `<Reference>` ends the turn and stays in its text, but does not belong to the answer.
             Some(ActionLine { text, .. }) => {
                 let text = text.split(REFERENCE.0).next().unwrap_or_default();
                 Action::Answer { text: text.trim().to_owned() }
@@ -276,7 +276,7 @@ fn entities(turn: &str) -> Vec<String> {
 /// Formats passages and triples by their common rank, one per line, as in Table 11. Line breaks inside an item become
 /// spaces, so that no item can begin a line.
 fn block(seen: &FoundEvidence<'_>) -> String {
-    // The passages of facts only state where these come from.
+    // In this mode the passages only name the sources of the facts.
     let passages = if seen.mode == Mode::Hypergraph { &[] } else { seen.passages };
     let mut passages = passages.iter();
     let mut triples = seen.triples.iter().peekable();

@@ -24,7 +24,7 @@ pub(super) struct TextCodec {
     pub(super) tables: Arc<CodecTables>,
 }
 
-/// Tables derived from a tokenizer and a template. Each is computed when it is needed first.
+/// Tables derived from a tokenizer and a template. Each is computed when it is first needed.
 #[derive(Debug, Default)]
 pub(super) struct CodecTables {
     bans: OnceLock<TokenBans>,
@@ -51,7 +51,7 @@ impl TextCodec {
         Ok(self.tokenizer.encode_segments(&segments)?)
     }
 
-    /// Returns the template's text for a change of speaker, or the reason why it has none.
+    /// Returns the template's text for a change of speaker, or the reason why the template has none.
     pub(super) fn speakers(&self) -> Result<&Speakers, &str> {
         let find = || match &self.template {
             Some(template) => Speakers::of(template, &self.tokenizer).map_err(|error| error.to_string()),

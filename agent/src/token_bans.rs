@@ -7,8 +7,8 @@ use waymark_models::tokenizer::{Specials, Tokenizer};
 /// Tokens banned in guided generation, as logit biases.
 #[derive(Debug)]
 pub(super) struct TokenBans {
-    /// Bans at the beginning of a span: those inside a span, and tokens that are white space, begin a tag or end a
-    /// line, so that no span is empty.
+    /// Bans at the beginning of a span: those inside a span, end-of-sequence tokens, and tokens that are white space or
+    /// contain `<` or a line break, so that no span is empty.
     pub(super) first: Arc<[(u32, f32)]>,
     /// Bans inside a span: control tokens and tokens that could open a tag.
     pub(super) inside: Arc<[(u32, f32)]>,

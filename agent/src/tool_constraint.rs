@@ -24,8 +24,8 @@ pub(super) struct ToolConstraint {
 /// Form of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallForm<'a> {
-    /// Names of the tools whose parameters must be enforced. Those of other tools are replaced by any object if no
-    /// grammar can enforce them. `None` names all tools.
+    /// Names of the tools whose parameters must be enforced. Other tools take any object if no grammar can enforce
+    /// their parameters. `None` names all tools.
     pub(super) strict: Option<&'a [String]>,
     /// If `true`, the call stands between its tags. If `false`, it is JSON alone.
     pub(super) tagged: bool,
@@ -43,7 +43,8 @@ struct ToolCallRule {
 /// A call of one tool.
 #[derive(Debug)]
 struct ToolCallForm {
-    /// Text before the arguments. No two tools share a prefix here, since the closing quote of the name belongs to it.
+    /// Text before the arguments. No tool's text is a prefix of another's, because it includes the closing quote of the
+    /// name.
     before: String,
     arguments: Arc<dyn Constraint>,
 }
@@ -116,7 +117,7 @@ struct ToolCallProgress {
 enum ToolCallState {
     /// Before the arguments: number of bytes written, and the tools whose text begins so.
     Before { written: usize, ways: Vec<usize> },
-    /// In the arguments. `whole` is `true` when they are complete: an object is, when no token can follow it.
+    /// In the arguments. `whole` is `true` when they are complete, so that no further token can follow the object.
     Inside { arguments: Box<dyn ConstraintState>, whole: bool },
     /// After the arguments: number of bytes written.
     After(usize),

@@ -64,7 +64,8 @@ pub struct ActionRecord {
     pub turn: usize,
     /// The action.
     pub action: Action,
-    /// If `true`, the environment executed the action; `false` for a search after the last round.
+    /// If `true`, the environment executed or answered the action, or the action ended the episode. `false`, for
+    /// example, for a search after the last round.
     pub executed: bool,
     /// If `true`, the turn came after the last round, or a limit allowed no further search: it could only answer.
     pub late: bool,
@@ -170,7 +171,7 @@ impl Trajectory {
         &self.tokens[self.prompt_tokens..]
     }
 
-    /// Returns the number of generations.
+    /// Returns the number of turns.
     pub fn turns(&self) -> usize {
         self.actions.len()
     }

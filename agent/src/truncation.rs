@@ -3,12 +3,12 @@
 use super::conversation::{Conversation, Role};
 
 impl Conversation {
-    /// Returns the conversation without as many of its oldest turns as necessary for `fits` to return `true`. If none is
-    /// short enough, returns the shortest one. A turn is a message of the user with the answers and results after it.
-    /// Instructions and the question are always kept.
+    /// Returns the conversation without as many of its oldest turns as necessary for `fits` to return `true`. If none
+    /// is short enough, returns the shortest one. A turn is a message of the user with the answers and results after
+    /// it. Instructions and the question are always kept.
     ///
     /// # Errors
-    /// Those of `fits`.
+    /// The errors of `fits`.
     pub fn shortened<E>(self, fits: impl Fn(&Conversation) -> Result<bool, E>) -> Result<Conversation, E> {
         let asked = self.messages().len() - self.after_question().len() - 1;
         let starts = (1..=asked).filter(|&at| self.messages()[at].role == Role::User || at == asked);
@@ -16,7 +16,7 @@ impl Conversation {
         if starts.is_empty() || fits(&self)? {
             return Ok(self);
         }
-        // `low` turns are too few, and `high` are enough, or all.
+        // Dropping `low` turns is not enough. Dropping `high` is enough, or drops all.
         let mut low = 0;
         let mut high = starts.len();
         while high - low > 1 {

@@ -1,17 +1,18 @@
-//! Reader of tool calls in a turn of a policy that searches: in its text outside all tags.
+//! Reader of tool calls in the turns of a policy that searches. Only text outside all tags can contain a call.
 
 use super::scanner::TextPiece;
 use super::segment::SegmentKind;
 use super::tool_call::{CallScanner, ReplySegment, ToolCallText};
 
-/// Finds the first call of a turn while the turn is written. A call spelled in a thought, a query or an answer is none.
+/// Finds the first tool call of a turn while the turn is written. Call syntax inside a tag is ordinary text.
 #[derive(Debug)]
 pub(super) struct TurnCalls {
     names: Vec<String>,
     /// Kind of the text outside all tags.
     outside: SegmentKind,
     scanner: CallScanner,
-    /// End of the last piece in the turn: a call does not extend over a tag.
+    /// End of the last piece as an offset in the turn. A gap before the next piece means that a tag lies between them,
+    /// and a call does not extend over a tag.
     end: usize,
     call: Option<ToolCallText>,
 }
@@ -23,17 +24,18 @@ impl TurnCalls {
         TurnCalls { scanner: CallScanner::new(names.clone()), names, outside, end: 0, call: None }
     }
 
-    /// Returns `true` if a call may stand in text of this kind.
+    /// Returns `true` if text of this kind can contain a call.
     pub(super) fn reads(&self, kind: SegmentKind) -> bool {
         kind == self.outside
     }
 
-    /// Returns the call, once it is complete.
+    /// Returns the call. `None` until it is complete.
     pub(super) fn call(&self) -> Option<&ToolCallText> {
         self.call.as_ref()
     }
 
-    /// Reads a piece of text outside all tags. Returns the text that is certainly no call, and comes before one.
+    /// Reads a piece of text outside all tags. Returns the text before the call that is known not to belong to the
+    /// call.
     pub(super) fn read(&mut self, piece: &TextPiece) -> String {
         let mut text = String::new();
         if piece.start != self.end {

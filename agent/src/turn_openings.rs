@@ -5,7 +5,8 @@ use waymark_models::sampler::TokenMask;
 
 use super::answer_opening::{AnswerOpening, OpeningProgress};
 
-/// Any text up to the first tag that opens something, then what this tag opens.
+/// Constraint of a turn: any text up to the first tag that opens an answer or a call, then the text that this tag
+/// opens.
 #[derive(Debug, Clone)]
 pub(super) struct TurnOpenings(Vec<AnswerOpening>);
 

@@ -25,7 +25,7 @@ pub(super) struct TurnReader {
     text: String,
     /// Filter of the answer. `None` shows no answer while it is written.
     answer: Option<AnswerFilter>,
-    /// Reader of calls outside the answer. `None` if there are no tools to call so.
+    /// Reader of calls outside the answer. `None` if no tool can be called there.
     calls: Option<TurnCalls>,
     tokens: Option<PendingTokens>,
     /// End of each token in the text, and the ranges of answers, for counting answer tokens.

@@ -1,4 +1,4 @@
-//! No protocol at all: a text is continued, and the continuation is the answer.
+//! Continuation of a text without a protocol: the continuation is the answer.
 
 use std::sync::Arc;
 

@@ -9,15 +9,15 @@ use super::error::EngineError;
 use super::request::LoadedAdapter;
 use super::snapshot::{AdapterSnapshot, SessionSnapshot};
 
-/// Adapters that are loaded in the backend, and the generations of everything that computes KV.
+/// Adapters loaded in the backend, and the source of generation numbers for adapters and weights.
 #[derive(Debug)]
 pub(super) struct AdapterTable {
     /// Adapters open to new turns.
     open: Vec<LoadedAdapter>,
     /// Adapters that are unloaded when their last session closes.
     retired: Vec<LoadedAdapter>,
-    /// Last generation given to an adapter or to weights. They share one series, so that no two of them have the same
-    /// prefix cache keys.
+    /// Last generation given to an adapter or to weights. Adapters and weights share one series of numbers, so that no
+    /// two of them have the same prefix cache keys.
     last_generation: u64,
     counters: Arc<Counters>,
 }
@@ -42,7 +42,7 @@ impl AdapterTable {
     /// Checks that a turn may use `adapter`.
     ///
     /// # Errors
-    /// [`EngineError::Adapter`] when it is not open to new turns.
+    /// [`EngineError::Adapter`] when the adapter is not open to new turns.
     pub(super) fn check(&self, adapter: Option<LoadedAdapter>) -> Result<(), EngineError> {
         match adapter {
             Some(adapter) if !self.open.contains(&adapter) => Err(EngineError::Adapter(format!(
@@ -63,7 +63,7 @@ impl AdapterTable {
 
     /// Closes an adapter to new turns. Returns `false` if it is not open.
     pub(super) fn retire(&mut self, adapter: LoadedAdapter) -> bool {
-        // Handles may ask twice, and an adapter that is not open was retired before.
+        // An adapter may be retired more than once; only the first time has an effect.
         let at = self.open.iter().position(|other| *other == adapter);
         self.retired.extend(at.map(|at| self.open.swap_remove(at)));
         at.is_some()

@@ -31,7 +31,7 @@ impl BackendSpec {
     }
 }
 
-/// Number of decode steps that a backend has recorded for replay since the start, for example as CUDA graphs.
+/// Counts of the decode steps that a backend has recorded for replay since the start, for example as CUDA graphs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordedSteps {
     /// Number of recorded steps, one per batch size.
@@ -156,7 +156,7 @@ pub trait Backend: Send {
         Footprint::default()
     }
 
-    /// Returns the number of recorded decode steps.
+    /// Returns the counts of recorded and refused decode steps.
     fn recorded_steps(&self) -> RecordedSteps {
         RecordedSteps::default()
     }

@@ -1,8 +1,9 @@
 //! Commands that handles send to the engine thread.
 //!
-//! The channel is unbounded, because a drop must not wait and must not be lost. Its length is bounded all the same: by
-//! one turn per session at a time, one stop, one resume per full mailbox, one fork and one close; and sessions that were
-//! never admitted are bounded by the permits of the waiting queue, or exist as forks, which hold no block of their own.
+//! The channel is unbounded, because dropping a handle must neither wait nor lose its command. Its length is bounded
+//! all the same: a session sends one turn at a time, one stop, one resume per full mailbox, one fork and one close.
+//! The permits of the waiting queue limit the number of sessions that were never admitted. Forks need no permit before
+//! their first turn, but they hold no block of their own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub(super) struct Fork {
     pub(super) parent: u64,
     /// New session.
     pub(super) session: u64,
-    /// Options of both.
+    /// Options of both sessions.
     pub(super) options: SessionOptions,
     /// Number of tokens taken; at least 1.
     pub(super) keep: usize,
@@ -70,7 +71,7 @@ pub(super) struct Fork {
 #[derive(Debug)]
 pub(super) enum EngineCommand {
     Generate(Box<Submission>),
-    /// Opens a session between turns, which shares the blocks of another one.
+    /// Opens a session that shares the blocks of another one. The new session is between turns.
     Fork(Fork),
     /// The reader has emptied its full mailbox.
     Resume(u64),

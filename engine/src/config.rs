@@ -7,8 +7,8 @@ use super::error::EngineError;
 pub struct EngineConfig {
     /// Maximum number of sequences in one step.
     pub max_batch_rows: usize,
-    /// Maximum number of tokens in one step. Decode rows come first; prefill chunks get the rest, and never less than
-    /// one block.
+    /// Maximum number of tokens in one step. Decode rows come first; prefill chunks may take the rest, or one block if
+    /// the rest is smaller.
     pub step_tokens: usize,
     /// Maximum number of sessions that wait for their first step; further ones are refused. Later turns of admitted
     /// sessions are not counted.
@@ -19,7 +19,7 @@ pub struct EngineConfig {
     /// Number of consecutive steps without a successful row after which the engine stops.
     pub max_failures: u32,
     /// Maximum number of tokens per row and step that are looked up in the sequence itself and verified together with
-    /// its next token. 0 turns lookup off. No output depends on it, except that a GPU rounds differently.
+    /// the row's next token. 0 turns lookup off. Lookup changes no output, except that a GPU rounds differently.
     pub lookup_tokens: usize,
 }
 

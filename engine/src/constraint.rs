@@ -11,8 +11,8 @@ pub trait Constraint: fmt::Debug + Send + Sync {
     fn begin(&self) -> Box<dyn ConstraintState>;
 }
 
-/// State of a rule in one turn. The engine calls it before every token, on threads of its own that hold up no other
-/// turn; a panic fails this turn only.
+/// State of a rule in one turn. The engine calls its methods for every token, on separate threads. If a mask is late,
+/// only this turn misses a step. A panic fails this turn only.
 pub trait ConstraintState: fmt::Debug + Send {
     /// Returns the tokens that may come next. `None` allows all of them.
     ///

@@ -1,5 +1,5 @@
-//! The synchronous core of the engine: the execution of commands between two steps. It uses no threads of its own, so
-//! that tests can drive it operation by operation.
+//! The synchronous core of the engine: the execution of commands between two steps. The core runs on its caller's
+//! thread, so that tests can drive it operation by operation. Only token masks are computed on other threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Core {
         self.steps.passes.overlaps()
     }
 
-    /// Returns the steps, to be run between commands.
+    /// Returns the step loop, which the caller runs between commands.
     pub(super) fn steps(&mut self) -> &mut StepLoop {
         &mut self.steps
     }
@@ -95,8 +95,8 @@ impl Core {
         }
     }
 
-    /// Returns `true` if a command has to wait for the pass in flight, because it concerns one of its sessions or the
-    /// backend.
+    /// Returns `true` if a command has to wait for the pass in flight, because the command concerns the backend or a
+    /// session of that pass.
     pub(super) fn concerns_flight(&self, command: &EngineCommand) -> bool {
         match command {
             EngineCommand::Generate(submission) => self.steps.is_in_flight(submission.session),
@@ -119,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Checks that a turn can begin, and starts the computation of the first mask of a constrained one.
+    /// Checks that a turn can begin. For a constrained turn, starts the computation of the first mask.
     fn accept(&mut self, submission: &Submission) -> Result<Option<Masking>, EngineError> {
         if let Some(reason) = self.stop_flag.stopped() {
             return Err(EngineError::Dead(reason.to_owned()));
@@ -175,7 +175,7 @@ impl Core {
         EngineSnapshot { steps: self.counters.steps_total.get(), sessions, blocks, adapters }
     }
 
-    /// Ends with the thread: fails every open turn and frees the backend.
+    /// Shuts down at the end of the engine thread: fails every open turn, and frees the backend unless it is lost.
     pub(super) fn shut_down(self) {
         self.steps.shut_down();
     }

@@ -42,7 +42,7 @@ const STEP_SECONDS: &[f64] = &[0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025
 /// Buckets of the time between two passes in seconds: the part of a step that the engine thread adds to the backend's
 /// time.
 const GAP_SECONDS: &[f64] = &[1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05];
-/// Buckets of the time until a session's first step, in seconds.
+/// Buckets of the time until a turn's first step, in seconds.
 const QUEUE_SECONDS: &[f64] = &[0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 /// Buckets of the number of rows in a step.
 const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0];
@@ -52,7 +52,7 @@ const BATCH_ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 6
 pub struct Counters {
     /// Tokens whose KV was computed in prefill, including those computed again.
     pub prefill_tokens_total: Counter,
-    /// Tokens computed again: their KV was evicted or preempted, or their logits came before their mask.
+    /// Tokens computed again, for example because their KV was evicted or their mask came after their logits.
     pub prefill_tokens_recomputed_total: Counter,
     /// Prompt tokens found in the prefix cache instead of being computed.
     pub prefix_cache_hit_tokens_total: Counter,
@@ -80,7 +80,7 @@ pub struct Counters {
     pub cache_evictions_total: Counter,
     /// Sessions that began with the tokens of another one.
     pub forks_total: Counter,
-    /// Blocks that were copied because two sessions wrote to one.
+    /// Blocks that were copied because a session was about to write to a shared one.
     pub block_copies_total: Counter,
     /// Turns or sessions dropped by their owner before a turn had ended.
     pub cancellations_total: Counter,
@@ -92,7 +92,7 @@ pub struct Counters {
     pub graph_recordings_total: Counter,
     /// Batch sizes whose decode step could not be recorded as a GPU graph; their kernels are launched one by one.
     pub graph_refusals_total: Counter,
-    /// Times the block accounting did not add up. Any value but 0 is a bug.
+    /// Times an invariant was violated, such as the sums of the block accounting. Any value but 0 is a bug.
     pub invariant_violations_total: Counter,
     /// Seconds per step: plan, forward pass, sampling, delivery.
     pub step_seconds: Histogram,

@@ -35,8 +35,8 @@ impl CpuBackend {
         Self::with_kv(decoder, name, generation, budget, KvKind::F32)
     }
 
-    /// Creates a backend like [`new`](Self::new), with a KV cache of precision `kind`, which `generation` must identify
-    /// as well.
+    /// Creates a backend like [`new`](Self::new), with a KV cache of precision `kind`. `generation` must identify the
+    /// precision as well as the weights.
     ///
     /// # Errors
     /// The same as for [`new`](Self::new).

@@ -108,7 +108,7 @@ impl Delivery {
                     break;
                 }
             };
-            // A further position was computed with the token before it, which had been proposed.
+            // Each position after the first was computed with a proposed token, which the draw before it has confirmed.
             if position > 0 {
                 scheduler.confirm(id);
                 accepted += 1;

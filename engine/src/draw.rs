@@ -1,5 +1,5 @@
-//! Sampling: the next token of every row that needs one, and those that verify its proposed tokens, in parallel on the
-//! backend's threads.
+//! Sampling: draws the next token of every row that needs one, and the tokens that verify its proposed tokens, in
+//! parallel on the backend's threads.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use super::scheduler::Scheduler;
 pub(super) struct Draw {
     pub(super) session: u64,
     pub(super) turn: RunningTurn,
-    /// Proposed tokens, which the tokens of the positions but the last are compared with.
+    /// Proposed tokens. The token drawn at each position but the last is compared with the proposed one.
     pub(super) proposed: Vec<u32>,
     /// Sources of the tokens, one per position.
     sources: Vec<TokenSource>,
@@ -53,8 +53,8 @@ impl Draw {
         Self { session, turn, proposed, sources, drawn }
     }
 
-    /// Draws position by position as separate steps would do, as long as each token equals the proposed one that the
-    /// next position was computed with.
+    /// Draws position by position, with the same results as separate steps. Stops at the first token that differs from
+    /// the proposed one, since the next position was computed with the proposed token.
     fn draw(&mut self, logits: &Logits, scheduler: &Scheduler, until: Instant) {
         // A row without a session stays undrawn, and its delivery reports the error.
         let Some(session) = scheduler.session(self.session) else { return };
@@ -64,7 +64,7 @@ impl Draw {
             let result = match source {
                 TokenSource::Logits(row) => turn.draw(logits.row(row), &history, until),
                 TokenSource::Backend(chosen) => {
-                    // The backend has used a random number of this sampler: it must not be used again.
+                    // The backend has used the sampler's next random number, so the sampler must skip that number.
                     turn.picked();
                     chosen.map_or_else(|error| Drawn::Failed(EngineError::Sample(error.to_string())), Drawn::Token)
                 }

@@ -26,8 +26,8 @@ pub enum EngineError {
     /// No token could be chosen for this session. Its tokens so far are kept.
     #[error("sampling failed: {0}")]
     Sample(String),
-    /// The turn cannot be held to its constraint: no text fulfills it from here on, or the rule takes too much work. The
-    /// session's tokens so far are kept.
+    /// The turn cannot follow its constraint: no continuation satisfies the constraint, or the constraint takes too
+    /// much work to check. The session's tokens so far are kept.
     #[error("the turn cannot follow its constraint: {0}")]
     Constraint(String),
     /// An adapter could not be loaded, or is no longer loaded.
@@ -36,7 +36,7 @@ pub enum EngineError {
     /// The weights could not be replaced; the previous ones stay in use.
     #[error("weights: {0}")]
     Weights(String),
-    /// No engine elsewhere can take the request, or all attempts failed. The session's tokens so far are kept.
+    /// No remote engine can take the request, or all attempts failed. The session's tokens so far are kept.
     #[error("{0}")]
     Unavailable(String),
     /// The engine has stopped.

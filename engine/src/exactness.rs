@@ -1,4 +1,4 @@
-//! Equality of outputs with and without proposed tokens, over a real decoder and over mocks.
+//! Tests that proposed tokens and forks do not change the output, on a real decoder and on mocks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -150,7 +150,7 @@ impl ConstraintState for Even {
     }
 }
 
-/// Requests with all that can end or change a turn.
+/// Requests that cover the options by which a turn ends or its tokens change.
 fn requests() -> Vec<Generate> {
     let greedy = || Generate { sampling: SamplingParams::greedy(), max_tokens: 40, ..Generate::default() };
     let sampled = |sampling| Generate { sampling, max_tokens: 40, ..Generate::default() };
@@ -210,7 +210,7 @@ fn a_decoder_short_of_blocks_writes_the_same_with_proposed_tokens() {
     assert!(counters.preemptions_total.get() + counters.evictions_total.get() > 0, "16 blocks were enough");
 }
 
-/// Returns the output of sessions that continue the first tokens of another one, by forks or from the beginning.
+/// Returns the outputs of sessions that continue the first tokens of another one, either as forks or computed anew.
 fn branches(kind: KvKind, lengths: &[usize], forked: bool) -> (Vec<Output>, Arc<Counters>) {
     let counters = Arc::new(Counters::default());
     let mut core = core(cpu_with(256, kind), 0, &counters);
@@ -244,17 +244,17 @@ fn branches(kind: KvKind, lengths: &[usize], forked: bool) -> (Vec<Output>, Arc<
 
 #[test]
 fn forks_write_what_new_sessions_write_and_compute_one_token_of_theirs() {
-    // The whole trunk, twice, and beginnings that end within, at and behind the edges of blocks.
+    // The whole trunk, twice, and prefixes that end within a block, at its edge and just after the edge.
     let lengths = [80, 80, 65, 64, 63, 33];
     for kind in [KvKind::F32, KvKind::F16, KvKind::Int8] {
         let (expected, _) = branches(kind, &lengths, false);
         let (found, counters) = branches(kind, &lengths, true);
         assert_eq!(found, expected);
         assert_eq!(counters.forks_total.get(), 6);
-        // The last token of the trunk had no KV yet.
+        // Each fork computes its last token. For the two whole trunks, that token had no KV yet.
         assert_eq!(counters.prefill_tokens_total.get(), 60 + 6);
         assert_eq!(counters.prefill_tokens_recomputed_total.get(), 4);
-        // Token 79 shares a block of the trunk's, as 63 and 62 do; 64 and 32 begin blocks.
+        // Positions 79 (twice), 63 and 62 lie within a block shared with the trunk; 64 and 32 begin a block.
         assert_eq!(counters.block_copies_total.get(), 4);
     }
 }
@@ -289,14 +289,14 @@ fn a_rounded_cache_stays_close_and_holds_more_tokens() {
     };
     let single = blocks(KvKind::F32);
     assert_eq!(blocks(KvKind::F16) / 2, single);
-    // A scale of two bytes for each head.
+    // One byte per value, and a scale of two bytes for each head.
     let expected = single * 4 * head_dim / (head_dim + 2);
     assert!(blocks(KvKind::Int8).abs_diff(expected) <= 4, "{} blocks, not {expected}", blocks(KvKind::Int8));
 }
 
 #[test]
 fn a_device_that_draws_writes_the_same_with_proposed_tokens() {
-    // A text of two tokens, in which they are often predicted.
+    // A vocabulary of two tokens, in which lookup often predicts the next one.
     let mock = || Box::new(MockBackend::random(5, 2).with_blocks(256).with_overlap());
     let greedy = Generate { sampling: SamplingParams::greedy(), max_tokens: 40, ..Generate::default() };
     let listed =

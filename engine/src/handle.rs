@@ -95,7 +95,7 @@ impl Engine {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// Creates an empty session. The engine learns of it with its first turn.
+    /// Creates an empty session. The engine learns of the session with its first turn.
     pub fn session(&self, options: SessionOptions) -> Session {
         Session::new(self.0.clone(), self.0.next_session(), options)
     }
@@ -154,8 +154,8 @@ impl Engine {
     /// rounds of generation. The KV cache of the previous weights is not used again.
     ///
     /// # Errors
-    /// [`EngineError::Weights`] while sessions or adapters exist, when the new weights do not fit, and from a backend
-    /// that does not support it; the previous weights stay in use. [`EngineError::Dead`] after the engine has stopped.
+    /// [`EngineError::Weights`] while sessions or adapters exist, when the new weights do not fit, and when the backend
+    /// cannot replace weights; the previous weights stay in use. [`EngineError::Dead`] after the engine has stopped.
     pub async fn replace_weights(&self, weights: Weights) -> Result<(), EngineError> {
         self.0.alive()?;
         let (reply, answer) = oneshot::channel();
@@ -180,7 +180,7 @@ impl Engine {
     pub async fn shutdown(&self) {
         let (done, over) = oneshot::channel();
         self.0.send(EngineCommand::Shutdown(done));
-        // Either way the sender is gone: dropped by the thread at its end, or with the channel.
+        // An error also means that the thread has ended: it dropped the sender, or the channel was closed before.
         let _ = over.await;
     }
 

@@ -1,5 +1,5 @@
-//! Random operations of clients on a scheduler, alone or inside the core: the invariants after each of them, and the
-//! right text at the end.
+//! Test harness: applies random client operations to a scheduler, alone or inside the core. Checks the invariants
+//! after each operation, and the text of each session when it closes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -30,7 +30,7 @@ pub(super) const RANDOM: Random = Random { seed: SEED, vocab: VOCAB };
 /// Source of texts of two tokens, in which proposed tokens are accepted about every other time.
 pub(super) const COIN: Random = Random { seed: SEED, vocab: 2 };
 
-/// An operation of a client. Sessions are indexes into the open ones.
+/// An operation of a client. `session` is an index into the open sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation {
     /// Opens a session with a prompt of one of three families, whose members share prefixes. The salt stands for the
@@ -50,7 +50,7 @@ pub(super) enum Operation {
         tokens: usize,
         max_tokens: usize,
     },
-    /// Opens a session with the tokens of another one between turns, without the last `back`.
+    /// Opens a session with the tokens of another one between turns, except its last `back` tokens.
     Fork {
         session: usize,
         back: usize,
@@ -94,7 +94,7 @@ pub(super) fn submit(family: u32, tokens: usize, max_tokens: usize) -> Operation
     Operation::Submit { salt: 0, family, tokens, max_tokens }
 }
 
-/// Something that owns a scheduler and executes its plans.
+/// Owner of a scheduler that executes its plans.
 pub(super) trait Machine {
     fn scheduler(&self) -> &Scheduler;
 
@@ -128,7 +128,7 @@ impl HarnessClient {
         SessionOptions { salt: self.salt, tenant: self.salt, priority: self.priority, ..SessionOptions::default() }
     }
 
-    /// Reads the available steps. Returns `true` if the engine has to be resumed.
+    /// Reads the available steps. Returns `true` if the session has to be resumed.
     pub(super) fn read(&mut self) -> bool {
         let Some(inbox) = &self.inbox else { return false };
         let mut resumed = false;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Number of observations per bucket.
+/// Histogram with fixed buckets.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
@@ -24,7 +24,7 @@ pub struct HistogramSnapshot {
 }
 
 impl HistogramSnapshot {
-    /// Number of observations.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

@@ -1,8 +1,10 @@
-//! Continuous batching over a paged KV cache: sessions in, tokens out. The crate knows neither text nor JSON nor retrieval.
+//! Continuous batching over a paged KV cache: sessions in, tokens out. The crate knows neither text nor JSON nor
+//! retrieval.
 //!
 //! One thread owns the [`Backend`] and the KV accounting; [`Engine`] and [`Session`] are handles to it. A session is a
 //! growing sequence of token ids: [`Session::append`] appends given ones, [`Session::generate`] samples more. Between
-//! turns it is *parked*: outside the batch, with its blocks kept, so that no token is computed twice.
+//! turns a session is *parked*: it is outside the batch and keeps its blocks until other sessions need them, so that
+//! its tokens need not be computed again.
 //!
 //! | modules | content |
 //! |---|---|

@@ -1,20 +1,20 @@
-//! Speculation by prompt lookup: tokens that may come next, read after an earlier occurrence of a sequence's last tokens.
+//! Speculation by prompt lookup: proposes the tokens that followed an earlier occurrence of a sequence's last tokens.
 //!
 //! Answers that quote their evidence repeat it token by token. A step verifies proposed tokens by sampling at each
-//! position as it would without them, and keeps them up to the first one that differs. They change no output.
+//! position as it would without them, and keeps them up to the first one that differs. Proposals change no output.
 
 use std::ops::RangeInclusive;
 
 /// Lengths of the matched tokens at the end of a sequence. A single token occurs too often by chance.
 const MATCH: RangeInclusive<usize> = 2..=4;
-/// Number of last tokens in which a match is searched.
+/// Number of last tokens that are searched for a match.
 const REACH: usize = 16_384;
-/// Weight that a verification keeps with every further one, so that about the last ten count.
+/// Factor by which a verification reduces the weight of earlier ones, so that about the last ten count.
 const MEMORY: f64 = 0.9;
-/// Weight that verifications keep with every step without a proposal, so that a session that quotes nothing for a while
-/// is tried again.
+/// Factor by which a step without a proposal reduces the weight of verifications, so that lookup is tried again in a
+/// session that quotes nothing for a while.
 const FADING: f64 = 0.97;
-/// Chance of acceptance before the first verification, which counts as much as one verified token.
+/// Chance of acceptance before the first verification. This prior counts as much as one verified token.
 const PRIOR: f64 = 0.5;
 
 /// Proposed tokens of a session, and their success so far.
@@ -43,7 +43,7 @@ impl PromptLookup {
         self.proposal.clear();
         let Some(from) = continuation(ids) else { return false };
         for index in from..from + tokens {
-            // At the end of the sequence the proposal goes on with itself, so that a repeated phrase is continued.
+            // Past the end of the sequence, the proposal continues with its own tokens: a repeated phrase goes on.
             let id = ids.get(index).copied().unwrap_or_else(|| self.proposal[index - ids.len()]);
             self.proposal.push(id);
         }
@@ -63,14 +63,14 @@ impl PromptLookup {
     }
 }
 
-/// Returns the index after the longest earlier occurrence of the last ids: the latest one of equally long ones.
+/// Returns the index after the longest earlier occurrence of the last ids. Of equally long ones, the latest wins.
 fn continuation(ids: &[u32]) -> Option<usize> {
     let last = *ids.last()?;
     let window = ids.len().saturating_sub(REACH);
     let mut longest = *MATCH.start() - 1;
     let mut found = None;
     for end in (window + 1..ids.len()).rev() {
-        // Nearly all positions end here, at the first comparison.
+        // Nearly all positions fail this first comparison.
         if ids[end - 1] != last {
             continue;
         }

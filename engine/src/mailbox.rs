@@ -1,7 +1,7 @@
 //! Bounded delivery of one turn's tokens from the engine thread to an async reader.
 //!
-//! Unlike a general channel, the reader takes all available tokens under one lock, and the writer learns at once when
-//! the reader is behind, so that the session can leave the batch instead of growing a queue.
+//! Unlike with a general channel, the reader takes all available tokens under one lock, and the writer learns at once
+//! when the reader is behind, so that the session can leave the batch instead of growing a queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,13 +33,13 @@ impl Mailbox {
     }
 }
 
-/// Creates both ends of a mailbox that holds at most `capacity` steps.
+/// Creates both ends of a mailbox that is full when it holds `capacity` steps.
 pub(super) fn mailbox(capacity: usize) -> (Outbox, Inbox) {
     let mailbox = Arc::new(Mailbox { state: Mutex::default(), capacity });
     (Outbox(mailbox.clone()), Inbox(mailbox))
 }
 
-/// The engine's end. If it is dropped without an end of the turn, the reader gets an error.
+/// Engine's side of a mailbox. If it is dropped before the turn has ended, the reader gets an error.
 #[derive(Debug)]
 pub(super) struct Outbox(Arc<Mailbox>);
 
@@ -47,7 +47,7 @@ pub(super) struct Outbox(Arc<Mailbox>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     Some,
-    /// The mailbox is full. The reader sends a command after emptying it.
+    /// The mailbox is full. The reader sends a resume command after emptying it.
     None,
 }
 
@@ -117,7 +117,7 @@ pub(super) enum Mail {
     End(Result<TurnFinish, EngineError>),
 }
 
-/// The reader's end.
+/// Reader's side of a mailbox.
 #[derive(Debug)]
 pub(super) struct Inbox(Arc<Mailbox>);
 

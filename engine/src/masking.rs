@@ -196,7 +196,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// Allows the tokens 0, 1, 2, … one after the other, up to a token at which it fails.
+    /// Allows the tokens 0, 1, 2, … one after the other, up to a token at which it panics.
     #[derive(Debug, Clone)]
     struct Counting {
         next: u32,

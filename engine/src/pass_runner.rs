@@ -1,4 +1,4 @@
-//! Forward passes: the owner of the backend and of everything that lives between two calls of it.
+//! Owner of the backend: runs forward passes and keeps the state that lives between two calls.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::counters::Counters;
 use super::scheduler::{PlannedRow, ScheduledSession};
 use super::worker::panic_message;
 
-/// Owner of the backend. A panic of the backend is an error of the call, never the end of the thread.
+/// Owner of the backend. A panic in a fallible call is an error of that call and does not end the thread.
 pub(super) struct PassRunner {
     backend: Box<dyn Backend>,
     batch: ForwardBatch,
@@ -23,7 +23,8 @@ pub(super) struct PassRunner {
     tokens: Vec<u32>,
     picks: Vec<Option<Pick>>,
     output: PassOutput,
-    /// Time at which the last pass ended. `None` once the next pass begins, weights are loaded, or the engine is idle.
+    /// Time at which the last pass ended. `None` once the next pass begins, an adapter is loaded, the weights are
+    /// replaced, or the engine is idle.
     last_pass_end: Option<Instant>,
     /// Recorded steps of the backend that are already in the counters.
     recorded: RecordedSteps,
@@ -70,7 +71,7 @@ impl PassRunner {
         let want = match (row.samples, row.proposed) {
             (false, _) => LogitPositions::Nothing,
             (true, 0) => LogitPositions::Last,
-            // Only rows with a single token of their own have proposed ones, so every position is sampled.
+            // Only rows with a single token of the sequence have proposed ones, so every position is sampled.
             (true, _) => LogitPositions::All,
         };
         self.tokens.clear();
@@ -115,7 +116,7 @@ impl PassRunner {
         self.last_pass_end = Some(Instant::now());
         collected?;
         let drawn = output.drawn.iter().flatten().count();
-        // A backend that returns too little would otherwise panic at an index far from its cause.
+        // Without this check, a missing row would panic at an index far from its cause.
         if output.logits.rows() + drawn < batch.logit_rows() {
             return Err(format!(
                 "the backend returned {} rows of logits instead of {}",
@@ -161,10 +162,10 @@ impl PassRunner {
         catch_panic(|| backend.copy_block(from, to))
     }
 
-    /// Loads an adapter. The backend never applies an adapter that it has not returned.
+    /// Loads an adapter. After a failure no batch names its slot, so a half-loaded adapter is never applied.
     ///
     /// # Errors
-    /// The reason why it could not be loaded.
+    /// The reason why the adapter could not be loaded.
     pub(super) fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, String> {
         self.end_series();
         let backend = &mut self.backend;
@@ -182,7 +183,7 @@ impl PassRunner {
     /// Replaces all weights or, on an error, none.
     ///
     /// # Errors
-    /// The reason why they could not be replaced.
+    /// The reason why the weights could not be replaced.
     pub(super) fn replace_weights(&mut self, weights: &Weights) -> Result<(), String> {
         self.end_series();
         let backend = &mut self.backend;
@@ -218,7 +219,8 @@ impl PassRunner {
         self.counters.adapter_bytes.set(footprint.adapters);
     }
 
-    /// Ends with the thread. Leaks a lost backend, since freeing the memory of a lost device may block forever.
+    /// Shuts down at the end of the engine thread. Leaks a lost backend, since freeing the memory of a lost device may
+    /// block forever.
     pub(super) fn shut_down(self) {
         if self.lost {
             std::mem::forget(self.backend);

@@ -131,7 +131,7 @@ impl BlockPool {
         }
     }
 
-    /// Makes the content of a held block unknown, because it is about to change or is not to be trusted.
+    /// Removes the key of a block, because its content is about to change or is not to be trusted.
     pub(super) fn forget(&mut self, block: u32) {
         if let Some(key) = self.keys[block as usize].take() {
             self.known.remove(&key);

@@ -60,8 +60,8 @@ pub struct SessionOptions {
     /// Cache salt. Sessions share cached KV only with sessions of the same salt: derive it from the tenant, never from
     /// client input.
     pub salt: u64,
-    /// Tenant of the session, among whom computed tokens and places in the batch are shared fairly: derive it from the
-    /// API key, or from the request where there are no keys.
+    /// Tenant of the session. Computed tokens and places in the batch are shared fairly among tenants: derive the
+    /// tenant from the API key, or from the request where there are no keys.
     pub tenant: u64,
     /// Weight of the session's tokens.
     pub priority: Priority,
@@ -76,9 +76,10 @@ pub struct Generate {
     pub sampling: SamplingParams,
     /// Maximum number of sampled tokens; at least 1.
     pub max_tokens: usize,
-    /// Number of tokens before which no token of `eos` is sampled. Without effect on forced tokens; excludes `allow`.
+    /// Number of tokens before which no token of `eos` is sampled. Without effect on forced tokens. Must not be
+    /// combined with `allow`, which would be ignored for these tokens.
     pub min_tokens: usize,
-    /// Byte strings that end the turn with the token that completes one. That token is kept whole.
+    /// Stop strings and stop lines. The token that completes one ends the turn and is kept whole.
     pub stops: Arc<StopSet>,
     /// Tokens that end the turn.
     pub eos: Vec<u32>,
@@ -110,7 +111,8 @@ impl Default for Generate {
 }
 
 impl Generate {
-    /// Returns the mask of a token before `min_tokens`, given the mask of the constraint and the size of the vocabulary.
+    /// Returns the mask of a token before `min_tokens`, given the mask of the constraint and the size of the
+    /// vocabulary.
     pub(super) fn early_mask(&self, mask: Option<TokenMask>, vocab: usize) -> TokenMask {
         let mut mask = mask.unwrap_or_else(|| TokenMask::all(vocab));
         self.eos.iter().for_each(|&id| mask.forbid(id));

@@ -1,4 +1,4 @@
-//! A turn in progress: what it samples with, where it delivers, and how it ends.
+//! A turn in progress: its sampler, its mailbox and its end conditions.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -31,7 +31,7 @@ pub(super) struct RunningTurn {
     begin: usize,
     submitted: Instant,
     stage: TurnStage,
-    /// If `true`, the turn has been part of a step.
+    /// If `true`, the turn has entered the batch.
     started: bool,
     /// Slot in the waiting queue, held until the turn starts.
     permit: Option<Permit>,
@@ -72,7 +72,8 @@ impl RunningTurn {
         Some(now.duration_since(self.submitted))
     }
 
-    /// Returns the number of tokens after the next one that the turn of a sequence of `len` tokens can take in one step.
+    /// Returns the number of tokens after the next one that the turn of a sequence of `len` tokens can take in one
+    /// step.
     pub(super) fn lookahead(&self, len: usize) -> usize {
         // The mask of a token is computed from the token before it, and takes a step.
         if self.masking.is_some() {
@@ -128,8 +129,9 @@ impl RunningTurn {
         }
     }
 
-    /// Delivers a token with the text `bytes`, the last one of a sequence that has now `len` tokens and may have
-    /// `limit`. Returns the reason for the end of the turn, if the token ends it, and the room left in the mailbox.
+    /// Delivers the last token of a sequence, with the text `bytes`. The sequence now has `len` tokens and may have at
+    /// most `limit`. Returns the reason for the end of the turn, if the token ends it, and the room left in the
+    /// mailbox.
     pub(super) fn deliver(
         &mut self,
         sampled: Sampled,
@@ -142,7 +144,7 @@ impl RunningTurn {
             self.stage.decode();
         }
         let finish = self.ends(sampled.id, len, limit, bytes);
-        // The mask threads get a whole forward pass for the next mask.
+        // Started now, so that the mask threads have a whole forward pass for the next mask.
         if let Some(masking) = self.masking.as_ref().filter(|_| finish.is_none()) {
             masking.advance(sampled.id);
         }

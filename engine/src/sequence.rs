@@ -13,12 +13,13 @@ pub(super) struct Sequence {
     ids: Vec<u32>,
     /// Number of leading `ids` whose KV is in the table's blocks.
     computed: usize,
-    /// Highest value of `computed` so far. Tokens below it are computed again.
+    /// Highest value of `computed` so far. Computing a token below it counts as computing it again.
     peak: usize,
     table: Vec<u32>,
     /// Number of leading blocks that are registered or came from the cache. They are never written again.
     ///
-    /// The block behind them may be shared as well, after a fork or a cut. It is the sequence's own before it is written.
+    /// The next block may be shared as well, after a fork or a cut. Before a write,
+    /// [`own_open_block`](Self::own_open_block) makes it the sequence's own.
     registered: usize,
     root: PrefixKey,
     /// Keys of the leading full blocks of `ids`, computed on demand.
@@ -30,9 +31,9 @@ pub(super) struct Sequence {
 pub(super) struct SequenceRow<'a> {
     /// Ids to compute.
     pub(super) ids: &'a [u32],
-    /// Position of the first of them.
+    /// Position of the first id.
     pub(super) start: usize,
-    /// Blocks up to the last of them, and of the proposed tokens after them.
+    /// Blocks of all tokens up to the last id, and of the proposed tokens after it.
     pub(super) table: &'a [u32],
 }
 
@@ -42,8 +43,8 @@ impl Sequence {
         Self { ids: Vec::new(), computed: 0, peak: 0, table: Vec::new(), registered: 0, root, keys: Vec::new() }
     }
 
-    /// Returns a sequence of the first `keep` tokens, at least one, that shares the blocks of their computed part. Leaves
-    /// the last token to compute, since only a computed token gives logits.
+    /// Returns a sequence of the first `keep` tokens, at least one, that shares the blocks of their computed part.
+    /// Leaves the last token to compute, since only a computed token gives logits.
     pub(super) fn fork(&self, keep: usize, pool: &mut BlockPool) -> Self {
         let computed = self.computed.min(keep - 1);
         let table = self.table[..computed.div_ceil(BLOCK)].to_vec();
@@ -64,8 +65,8 @@ impl Sequence {
         self.open_block().is_some_and(|block| pool.is_shared(block))
     }
 
-    /// Makes the block of the next token the sequence's own, if its beginning is computed: others never see a change.
-    /// Returns the old and the new block if it has to be copied, which takes one from the pool.
+    /// Makes the block of the next token the sequence's own, if its beginning is computed, so that others never see a
+    /// change. If the block is shared, takes one from the pool and returns the old and the new block to copy.
     pub(super) fn own_open_block(&mut self, pool: &mut BlockPool) -> Option<(u32, u32)> {
         let shared = self.open_block()?;
         if !pool.is_shared(shared) {
@@ -117,8 +118,8 @@ impl Sequence {
         &self.table
     }
 
-    /// Returns the next `tokens` tokens to compute, with blocks for `proposed` tokens after them. The sequence must hold
-    /// the blocks for all of them.
+    /// Returns the next `tokens` tokens to compute, with blocks for `proposed` tokens after them. The sequence must
+    /// hold the blocks for all of them.
     pub(super) fn row(&self, tokens: usize, proposed: usize) -> SequenceRow<'_> {
         let start = self.computed;
         let end = start + tokens;
@@ -155,8 +156,8 @@ impl Sequence {
         self.shorten(self.ids.len().div_ceil(BLOCK), pool);
     }
 
-    /// Shares cached blocks with a sequence that holds none. Leaves at least one token to compute, since only a computed
-    /// token gives logits. Returns `false` if the sequence should wait for a block that `is_promised`.
+    /// Shares cached blocks with a sequence that holds none. Leaves at least one token to compute, since only a
+    /// computed token gives logits. Returns `false` if the sequence should wait for a block that `is_promised`.
     pub(super) fn share_cached_blocks(
         &mut self,
         pool: &mut BlockPool,
@@ -178,8 +179,8 @@ impl Sequence {
         true
     }
 
-    /// Records that the sequence enters the batch with its present blocks. Returns `true` if no token of it was computed
-    /// or found before.
+    /// Records that the sequence enters the batch with its present blocks. Returns `true` if no token of it was
+    /// computed or found before.
     pub(super) fn enter_batch(&mut self) -> bool {
         let first = self.peak == 0;
         self.peak = self.peak.max(self.computed);
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!((pool.used(), pool.cached()), (0, 2));
     }
 
-    /// Forks at every length. The one inside a known block copies it, and the original stays known.
+    /// Forks at every length. A fork inside a known block copies that block, and the original stays known.
     #[test]
     fn a_fork_of_a_part_computes_its_last_token_again() {
         for keep in 1..=40 {

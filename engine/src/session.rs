@@ -41,8 +41,8 @@ impl Session {
     }
 
     /// Returns a session that continues the first `length` tokens of this one, with their origins and the same options.
-    /// Both share the blocks of these tokens; a block that one of them writes to is copied then. The new session computes
-    /// only the last of the tokens again, for its logits. Tokens beyond the end are ignored.
+    /// Both sessions share the blocks of these tokens; a block is copied when one of them writes to it. The new session
+    /// computes only the last of the tokens again, for its logits. A `length` beyond the end means all tokens.
     #[must_use]
     pub fn fork(&self, length: usize) -> Session {
         let Self { options, cached, .. } = *self;
@@ -70,7 +70,7 @@ impl Session {
         self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
     }
 
-    /// Begins a turn. Computes only the tokens appended since the last turn, and the last token sampled in it.
+    /// Begins a turn. Computes only the tokens appended since the last turn, and the last token sampled in that turn.
     ///
     /// # Errors
     /// [`EngineError::QueueFull`] for a new session when too many wait; [`EngineError::TooLong`] when no room is left
@@ -152,7 +152,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The engine has never heard of other sessions.
+        // The engine does not know a session before its first turn or fork.
         if self.open {
             self.shared.send(EngineCommand::Close(self.id));
         }

@@ -11,7 +11,7 @@ pub struct EngineSnapshot {
     pub steps: u64,
     /// Every session that has had a turn, in the order of service.
     pub sessions: Vec<SessionSnapshot>,
-    /// The KV pool.
+    /// State of the KV pool.
     pub blocks: BlockSnapshot,
     /// Loaded adapters, including those that are unloaded with their last session.
     pub adapters: Vec<AdapterSnapshot>,
@@ -35,7 +35,7 @@ pub struct BlockSnapshot {
 pub struct SessionSnapshot {
     /// Number of the session.
     pub id: u64,
-    /// ID of the request it serves, if known.
+    /// ID of the request that the session serves, if known.
     pub request: Option<RequestId>,
     /// Scheduling state.
     pub state: SessionState,
@@ -45,7 +45,7 @@ pub struct SessionSnapshot {
     pub computed: usize,
     /// Tokens sampled in the current turn.
     pub sampled: usize,
-    /// Number of blocks it holds; a shared block counts for each holder.
+    /// Number of blocks that the session holds; a shared block counts for each holder.
     pub blocks: usize,
     /// Adapter of the session. `None` for the base weights.
     pub adapter: Option<LoadedAdapter>,

@@ -56,7 +56,7 @@ impl StepLoop {
         steps
     }
 
-    /// Begins a step. Returns `false` if there is no work; otherwise [`conclude`](Self::conclude) must be called.
+    /// Begins a step. Returns `false` if no pass began; otherwise [`conclude`](Self::conclude) must be called.
     pub(super) fn begin(&mut self) -> bool {
         let began = Instant::now();
         // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
@@ -94,7 +94,7 @@ impl StepLoop {
         }
     }
 
-    /// Returns `true` if the session has a row in the pass in flight.
+    /// Returns `true` if the session has a row in the pass in flight. Must be called only during a pass.
     pub(super) fn is_in_flight(&self, session: u64) -> bool {
         self.rows.iter().any(|row| row.session == session)
     }
@@ -234,7 +234,7 @@ impl StepLoop {
         self.passes.publish();
     }
 
-    /// Ends with the thread: fails every open turn and frees the backend unless it is lost.
+    /// Shuts down at the end of the engine thread: fails every open turn and frees the backend unless it is lost.
     pub(super) fn shut_down(mut self) {
         self.fail_all();
         self.delivery.wake();

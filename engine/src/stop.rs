@@ -17,8 +17,8 @@ pub struct StopString {
 }
 
 impl StopSet {
-    /// Creates a set of stop strings, numbered in the given order as in [`TurnFinish::Stop`](super::TurnFinish::Stop). Empty
-    /// strings never match.
+    /// Creates a set of stop strings, numbered in the given order as in [`TurnFinish::Stop`](super::TurnFinish::Stop).
+    /// Empty strings never match.
     pub fn new<S: AsRef<[u8]>>(stops: impl IntoIterator<Item = S>) -> Self {
         Self { stops: stops.into_iter().map(|stop| StopString::new(stop.as_ref())).collect(), lines: Vec::new() }
     }
@@ -78,7 +78,8 @@ impl StopString {
         self.bytes.len()
     }
 
-    /// Returns how many bytes of the string the text ends with after one more byte, given that number before the byte.
+    /// Advances the match by one byte. `matched` is the number of leading bytes of the string with which the text
+    /// ended before, less than the whole. Returns the number after the byte.
     pub fn advance(&self, mut matched: usize, byte: u8) -> usize {
         while matched > 0 && self.bytes[matched] != byte {
             matched = self.border[matched - 1];
@@ -87,7 +88,7 @@ impl StopString {
     }
 }
 
-/// A label. It matches at the beginning of a line only, after optional blanks.
+/// Label of a stop line. It matches at the beginning of a line only, after optional blanks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineLabel(Vec<u8>);
 
@@ -118,7 +119,7 @@ impl LineLabel {
     }
 }
 
-/// Progress of a stream in each stop string. A new matcher is needed for each turn.
+/// Progress of a stream in each stop string and stop line. A new matcher is needed for each turn.
 #[derive(Debug, Clone, Default)]
 pub struct Matcher {
     matched: Vec<usize>,
@@ -127,8 +128,9 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Takes the bytes of the next token and returns the first stop string they complete. Of several that end at the
-    /// same byte the longest wins, since it began first. After a match the matcher must not be used again.
+    /// Takes the bytes of the next token and returns the index of the first stop string or stop line that they
+    /// complete. Of several strings that end at the same byte the longest wins, since it began first. After a match
+    /// the matcher must not be used again.
     pub fn push(&mut self, set: &StopSet, bytes: &[u8]) -> Option<usize> {
         // Most turns have no stop strings, and then a matcher allocates nothing.
         self.matched.resize(set.stops.len(), 0);

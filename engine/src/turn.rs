@@ -91,7 +91,7 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // After an end the engine has parked the session, and another turn may already run in it.
+        // After an end the engine has parked the session, so there is nothing to stop.
         if self.end.is_none() {
             self.session.shared.send(EngineCommand::Stop(self.session.id));
         }

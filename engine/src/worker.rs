@@ -13,7 +13,7 @@ use super::core::Core;
 use super::error::EngineError;
 use super::health::StopFlag;
 
-/// Starts the thread. It ends when every sender is dropped, or on [`EngineCommand::Shutdown`].
+/// Starts the engine thread, which ends when every sender is dropped, or on [`EngineCommand::Shutdown`].
 pub(super) fn spawn(
     core: Core,
     stop_flag: Arc<StopFlag>,
@@ -81,7 +81,7 @@ fn run_during_pass(core: &mut Core, commands: &Receiver<EngineCommand>) -> Optio
     held
 }
 
-/// Returns the text of a panic, if it has one.
+/// Returns the text of a panic, or `no message`.
 pub fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")

@@ -1,4 +1,4 @@
-//! Bound of the size of answers and of recorded evidence.
+//! Size limits of answers and of recorded evidence.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct AnswerCut {
     pub limit: usize,
 }
 
-/// Bytes that an answer may still grow by.
+/// Number of bytes by which an answer may still grow.
 #[derive(Debug, Clone, Copy)]
 pub struct AnswerRoom {
     left: usize,
@@ -27,7 +27,7 @@ impl AnswerRoom {
         Self { left: limit, limit }
     }
 
-    /// Takes `bytes` bytes. Returns `false` if there are fewer, and takes none of them then or later.
+    /// Takes `bytes` bytes. Returns `false` if fewer are left, and then leaves none for later calls.
     pub fn take(&mut self, bytes: usize) -> bool {
         let fits = bytes <= self.left;
         // Nothing fits any more: a smaller result later would leave a gap in the ranks.
@@ -40,8 +40,8 @@ impl AnswerRoom {
         self.limit
     }
 
-    /// Removes the last passages and triples if there is no room for all, and returns their number. Their ranks are a
-    /// prefix of those that were found, in lists of passages and triples alike.
+    /// Removes the last passages and triples if there is no room for all, and returns the number removed. Each list
+    /// keeps its first ranks, without a gap.
     pub fn cut(&mut self, hits: &mut Vec<Hit>, triples: &mut Vec<TripleHit>) -> usize {
         let found = hits.len() + triples.len();
         let kept = hits.iter().take_while(|hit| self.take(hit.bytes())).count();

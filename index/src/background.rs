@@ -3,12 +3,12 @@
 use std::panic::resume_unwind;
 use std::thread;
 
-/// Niceness of background work: about a tenth of the time that a search gets on the same core.
+/// Niceness of background work, which then gets about a tenth of the time that a search gets on the same core.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
 /// Runs `work` on a thread of low priority, so that searches come first, and waits for it. Threads that `work` starts
-/// have the same priority. A thread cannot raise its priority again, which is why the caller's own stays as it is.
+/// have the same priority. The caller's priority is not lowered, because a thread cannot raise its priority again.
 pub(crate) fn at_low_priority<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {

@@ -17,7 +17,7 @@ const WINDOW: u32 = 1024;
 #[derive(Clone, Copy)]
 pub(crate) struct BatchEmbedder<'a> {
     pub(crate) embed: &'a dyn Embed,
-    /// Prompts of the index, of which that of documents is put before every text.
+    /// Prompts of the index. The document prompt is put before every text.
     pub(crate) prompts: &'a Prompts,
     /// Number of texts per call. An embedder with a larger [`Embed::least_batch`] gets that many.
     pub(crate) batch: usize,

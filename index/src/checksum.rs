@@ -43,7 +43,7 @@ impl FileChecksum {
         Ok(sums.finish())
     }
 
-    /// Reads a whole file of a snapshot and compares it.
+    /// Reads a whole file of a snapshot and compares its checksums with these.
     ///
     /// # Errors
     /// [`IndexError::Corrupt`] with the first damaged block.
@@ -59,8 +59,8 @@ impl FileChecksum {
         }
     }
 
-    /// Reads a whole file and returns the ranges of its damaged blocks. Calls `read` with the length of each block. A
-    /// file without checksums of its blocks is one block.
+    /// Reads a whole file and returns the byte ranges of its damaged blocks. Calls `read` with the length of each
+    /// block. If no block checksums are known, the file counts as one block.
     pub(crate) fn damaged(&self, path: &Path, read: &mut dyn FnMut(u64)) -> Result<Vec<Range<u64>>, IndexError> {
         let mut whole = SumWriter::default();
         let mut damaged = Vec::new();
@@ -80,7 +80,7 @@ impl FileChecksum {
         Ok(damaged)
     }
 
-    /// Returns the checksum of a block. `None` if it is not known.
+    /// Returns the checksum of block number `place`. `None` if it is not known.
     pub(crate) fn block(&self, place: u64) -> Option<u32> {
         let start = usize::try_from(place).ok()?.checked_mul(8)?;
         u32::from_str_radix(self.blocks.get(start..start.checked_add(8)?)?, 16).ok()
@@ -97,7 +97,7 @@ struct SumWriter {
 
 impl SumWriter {
     fn add(&mut self, block: &[u8]) {
-        // The checksum of the whole follows from those of the blocks, so each byte is hashed once.
+        // The checksum of the whole file is combined from those of the blocks, so each byte is hashed once.
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(block);
         self.whole.combine(&hasher);

@@ -92,8 +92,8 @@ impl Contents {
         numbers.take(limit).map(|number| self.store.document(number)).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Returns up to `limit` IDs that are near to an unknown one, nearest first: those that differ in case, chunks of it,
-    /// those that begin with it, and those that are a few characters apart.
+    /// Returns up to `limit` IDs that are near to the unknown `id`, nearest first: IDs that differ in case, IDs of its
+    /// chunks, IDs that begin with it, and IDs that are a few characters apart.
     ///
     /// # Errors
     /// If a record is damaged.

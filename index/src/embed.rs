@@ -13,8 +13,8 @@ pub type QueryAnnouncement = Box<dyn Send + Sync>;
 /// Context of the search that embeds a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueryContext {
-    /// Separates callers that must not notice each other's queries: an embedder that caches or shares vectors does so only
-    /// among queries of the same salt.
+    /// Separates callers that must not notice each other's queries: an embedder that caches or shares vectors does so
+    /// only among queries of the same salt.
     pub cache_salt: u64,
     /// Time at which the search no longer needs the vector. `None` waits without limit.
     pub deadline: Option<Instant>,
@@ -39,11 +39,11 @@ pub trait Embed: Send + Sync {
     /// Any failure of the model; the index reports it together with the texts concerned.
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError>;
 
-    /// Embeds texts of an index: passages, phrases and facts, of which there are many. May trade a little accuracy for
-    /// speed; the vector of a text must not depend on the other texts.
+    /// Embeds the many texts of an index: passages, phrases and facts. May trade a little accuracy for speed; the
+    /// vector of a text must not depend on the other texts.
     ///
     /// # Errors
-    /// The same as of [`Embed::embed`].
+    /// The same as those of [`Embed::embed`].
     fn embed_documents(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
         self.embed(texts)
     }
@@ -52,7 +52,7 @@ pub trait Embed: Send + Sync {
     /// texts.
     ///
     /// # Errors
-    /// The same as of [`Embed::embed`].
+    /// The same as those of [`Embed::embed`].
     fn embed_queries(&self, texts: &[&str], _context: QueryContext) -> Result<Vec<Vec<f32>>, EmbedError> {
         self.embed(texts)
     }
@@ -64,8 +64,8 @@ pub trait Embed: Send + Sync {
         None
     }
 
-    /// Returns the least number of texts per call of [`Embed::embed_documents`] that uses the embedder fully. A build with a
-    /// smaller batch takes this many.
+    /// Returns the smallest number of texts per call of [`Embed::embed_documents`] that uses the embedder fully. A
+    /// build with a smaller batch takes this many.
     fn least_batch(&self) -> usize {
         1
     }

@@ -25,15 +25,15 @@ impl fmt::Debug for EmbeddingCache<'_> {
 }
 
 impl<'a> EmbeddingCache<'a> {
-    /// Opens the cache with the journal of the index in `dir`, which holds vectors of texts with these prompts. With
-    /// `journal` unset, the journal is neither read nor written.
+    /// Opens the cache with the journal of the index in `dir`, which holds vectors of texts with these prompts. If
+    /// `journal` is `false`, the journal is neither read nor written.
     pub(crate) fn open(
         dir: &Path,
         embed: &dyn Embed,
         prompts: &Prompts,
         journal: bool,
     ) -> Result<EmbeddingCache<'a>, IndexError> {
-        // The same text has another vector behind another prompt.
+        // The same text has another vector after another prompt.
         let id = format!("{}{}", embed.id(), prompts.document);
         let open = || EmbeddingJournal::open(&dir.join(JOURNAL), &id, embed.dims()).map(Mutex::new);
         Ok(EmbeddingCache { published: HashMap::new(), journal: journal.then(open).transpose()? })

@@ -187,7 +187,7 @@ pub enum IndexError {
     /// The index was built with another embedder.
     #[error(
         "{} was built with the embedder {built} ({built_dims} dimensions), not with {given} ({given_dims}): \
-         serve it with that embedder or build it again, from its corpus or from what `waymark index export` gives",
+         serve it with that embedder or build it again, from its corpus or from the output of `waymark index export`",
         dir.display()
     )]
     Embedder {

@@ -5,7 +5,7 @@ use std::fmt;
 /// Error returned by a [`FactFilter`].
 pub type FilterError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Selects which of the facts most similar to a query to follow: HippoRAG 2's recognition memory. Installed by
+/// Selects the facts to follow among those most similar to a query: HippoRAG 2's recognition memory. Installed by
 /// [`Index::with_fact_filter`](crate::Index::with_fact_filter), and called from many threads at once.
 pub trait FactFilter: fmt::Debug + Send + Sync {
     /// Returns the indices into `candidates` of the facts to keep, best first, possibly with repetitions. Candidates

@@ -115,9 +115,10 @@ impl LockedFolder {
         }
     }
 
-    /// Removes everything that neither `current` nor a kept manifest names, and the remains of killed builds. Readers keep their open snapshots: the
-    /// system frees the files when the last one closes. Files that cannot be removed yet, as on a network file system,
-    /// are logged and left to the next writer; their snapshot numbers are not reused.
+    /// Removes the snapshots and logs that neither `current` nor a kept manifest names, and the remains of killed
+    /// builds. Readers keep their open snapshots: the system frees the files when the last reader closes them. Files
+    /// that cannot be removed yet, as on a network file system, are logged and left to the next writer; their snapshot
+    /// numbers are not reused.
     pub(crate) fn sweep(&self, current: Option<&Manifest>) -> Result<(), IndexError> {
         let kept = history::manifests(&self.dir)?;
         let named: Vec<&Manifest> = current.into_iter().chain(&kept).collect();
@@ -203,8 +204,8 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), IndexError> {
     sync_file(path)
 }
 
-/// Creates a folder and its missing parents, and makes their names durable. A parent that already existed need not be
-/// readable.
+/// Creates a folder and its missing parents, and makes their names durable. If the folder already exists, its parent
+/// need not be readable.
 fn create(dir: &Path) -> Result<(), IndexError> {
     let new = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).count();
     fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;

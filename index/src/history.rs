@@ -1,4 +1,5 @@
-//! Earlier snapshots that are kept: their manifests in a folder of their own, beside the files that these name.
+//! Kept earlier snapshots. Their manifests are in the folder `history` of the index; the files that these name stay in
+//! place.
 
 use std::fs::{self, File};
 use std::io;
@@ -45,8 +46,8 @@ pub fn snapshots(dir: &Path) -> Result<Vec<SnapshotSummary>, IndexError> {
 /// Publishes the documents of a kept snapshot again, as a new snapshot. Returns its manifest.
 ///
 /// # Errors
-/// If the snapshot is not kept, another process is writing, a file is damaged, or the disk fails. The index is unchanged
-/// then.
+/// If the snapshot is not kept, another process is writing, a file is damaged, or the disk fails. The index is
+/// unchanged then.
 pub fn restore_snapshot(dir: &Path, number: u64, keep: usize) -> Result<Manifest, IndexError> {
     Manifest::read(dir)?;
     let writing = LockedFolder::lock(dir)?;
@@ -74,7 +75,8 @@ pub fn restore_snapshot(dir: &Path, number: u64, keep: usize) -> Result<Manifest
     Ok(manifest)
 }
 
-/// Copies the part of a log that belongs to a snapshot, so that later commits do not overwrite what newer snapshots need.
+/// Copies the part of a log that belongs to a snapshot, so that later commits do not overwrite what newer snapshots
+/// need.
 fn forked(dir: &Path, delta: &DeltaInfo, old: &Manifest, snapshot: u64) -> Result<DeltaInfo, IndexError> {
     // An empty log has no file: nothing was committed since the snapshot was restored.
     if delta.bytes == 0 {

@@ -21,8 +21,9 @@ pub(crate) fn passages_stating(
     graph.passages_of_fact(fact).iter().copied().filter(move |&number| admits(allowed, number))
 }
 
-/// Rewrites a fact in the words of the first allowed passage that states it (TeaRAG, Table 11). The normal form identifies the
-/// fact, but a policy cannot copy an answer from it: it lacks capitals, punctuation and non-ASCII letters.
+/// Rewrites a fact in the words of the first allowed passage that states it (TeaRAG, Table 11). The normal form
+/// identifies the fact, but a policy cannot copy an answer from it: it lacks capitals, punctuation and non-ASCII
+/// letters.
 pub(crate) fn worded(
     graph: &Graph,
     fact: u32,

@@ -112,7 +112,8 @@ impl Index {
         let manifest = crate::history::find(dir, number)?;
         check_embedder(dir, &manifest, embed.as_ref())?;
         let snapshot = Snapshot::open(dir, manifest, options)?;
-        Ok(Index::of(dir, snapshot, embed, None, None))
+        // The manifest in the folder is that of the newest snapshot.
+        Ok(Index { published: None, ..Index::of(dir, snapshot, embed, None, None) })
     }
 
     /// Makes graph searches follow only those facts that `filter` keeps. Without a filter they follow the facts most
@@ -140,7 +141,7 @@ impl Index {
         &self.snapshot.manifest
     }
 
-    /// Time at which the open snapshot was published. `None` if the file system does not tell.
+    /// Time at which the open snapshot was published. `None` if the file system does not tell, and for kept snapshots.
     pub fn published(&self) -> Option<SystemTime> {
         self.published
     }
@@ -165,7 +166,7 @@ impl Index {
     }
 
     /// Reads at most `limit` documents in index order, from the beginning or after the document with the ID `after`.
-    /// `None` if there is no such document.
+    /// `None` if `after` is the ID of no document.
     ///
     /// # Errors
     /// If a file is damaged.
@@ -204,8 +205,9 @@ impl Index {
         self.snapshot.dense.row(number)
     }
 
-    /// Returns the numbers of the `k` passages nearest to `vector`, best first, with their dot products, as a dense passage
-    /// search finds them. Reads no passage. The vector must have length 1, as those of the index have. Public for benchmarks.
+    /// Returns the numbers of the `k` passages nearest to `vector`, best first, with their dot products, as a dense
+    /// passage search finds them. Reads no passage. The vector must have length 1, as those of the index have. Public
+    /// for benchmarks.
     ///
     /// # Errors
     /// If the vector has another length than those of the index, or the vector graph fails.

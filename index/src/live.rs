@@ -39,7 +39,7 @@ pub struct LiveIndex {
     seen: Mutex<Option<Stamp>>,
     /// Set if the published snapshot could not be opened at the last attempt.
     stale: AtomicBool,
-    /// Set while a thread merges large logs, so that commits need not.
+    /// Set once a background thread merges large logs, so that commits need not.
     pub(crate) merging: AtomicBool,
     /// Set while a merge holds the lock of the folder or waits for it.
     pub(crate) publishing: AtomicBool,
@@ -135,8 +135,8 @@ impl LiveIndex {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the number of the snapshot being searched, and whether it is the published one as of the last
-    /// [`LiveIndex::refresh`], [`LiveIndex::watch`] or [`LiveIndex::commit`].
+    /// Returns the state of the index. [`LiveState::stale`] is as of the last [`LiveIndex::refresh`],
+    /// [`LiveIndex::watch`] or [`LiveIndex::commit`].
     pub fn state(&self) -> LiveState {
         let Manifest { snapshot, passages, .. } = *self.current().manifest();
         let damaged = self.damage().is_some();
@@ -272,8 +272,8 @@ impl LiveIndex {
         Ok(reports)
     }
 
-    /// Makes the published snapshot the current one. Always reads the manifest, for callers that build on the files that
-    /// it names.
+    /// Makes the published snapshot the current one. Always reads the manifest, for callers that build on the files
+    /// that it names.
     pub(crate) fn catch_up(&self) -> Result<(), IndexError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = Stamp::of(&self.dir);

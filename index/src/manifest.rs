@@ -17,8 +17,8 @@ use crate::prompts::Prompts;
 /// Format version that this program writes.
 pub const FORMAT: u32 = 4;
 
-/// Oldest format version that this program reads. Format 2 has no delta and no checksums of blocks; format 3 may have the
-/// analyzer of words alone, the only one that programs of its time know.
+/// Oldest format version that this program reads. Format 2 has no delta and no checksums of blocks; format 3 may have
+/// the analyzer of words alone, the only one that programs of its time know.
 const OLDEST: u32 = 2;
 
 /// Description of an index, stored as `manifest.json` in its folder.
@@ -50,7 +50,7 @@ pub struct Manifest {
 /// Base snapshot of an index and the log of changes since.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeltaInfo {
-    /// Number of the base snapshot, in whose folder all files lie.
+    /// Number of the base snapshot. Its folder holds all files except the log.
     pub base: u64,
     /// Number of passages in the base snapshot.
     pub passages: u64,
@@ -76,8 +76,8 @@ pub struct EmbedderInfo {
     /// Prompts put before the texts.
     #[serde(default, skip_serializing_if = "Prompts::is_empty")]
     pub prompts: Prompts,
-    /// Name or directory by which the embedder can be opened again, from [`Embed::source`](crate::Embed::source). `None` in
-    /// indexes that do not know it.
+    /// Name or directory by which the embedder can be opened again, from [`Embed::source`](crate::Embed::source).
+    /// `None` in indexes that do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
@@ -169,7 +169,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Number of the base snapshot, in whose folder all files lie.
+    /// Number of the base snapshot. Its folder holds all files except the log.
     pub fn base(&self) -> u64 {
         self.delta.as_ref().map_or(self.snapshot, |delta| delta.base)
     }

@@ -30,14 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 enum Merged {
     /// Published, and searched by the live index.
     Done,
-    /// Another merge is running, or there is nothing to merge.
+    /// There are no changes to merge, or the merged snapshot would have no graph where the current one has one.
     Nothing,
 }
 
 impl LiveIndex {
     /// Writes a new base snapshot with all changes of the log, and publishes it. Returns `true` if it did; `false` if
-    /// there are no changes or another merge is running. Searches and commits go on meanwhile; commits made during the
-    /// merge are carried over.
+    /// there are no changes, another merge is running, or the merged snapshot would lose its graph. Searches and
+    /// commits go on meanwhile; commits made during the merge are carried over.
     ///
     /// Writes at most about `bytes_per_second`; `None` is unlimited. The work has a low priority and takes
     /// [`CommitOptions::threads`].
@@ -50,8 +50,8 @@ impl LiveIndex {
         merge.run().map(|merged| matches!(merged, Merged::Done))
     }
 
-    /// Starts a thread that merges the log whenever it has grown large, and ends with the index. Commits of this process
-    /// then leave merges to it.
+    /// Starts a thread that merges the log whenever it has grown large, and ends with the index. Commits of this
+    /// process then leave merges to it.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -115,15 +115,16 @@ impl Merge<'_> {
         let Some(delta) = base.manifest.delta.clone() else { return Ok(Merged::Nothing) };
         let part = self.lock.create_part(base.manifest.snapshot)?;
         let merged = at_low_priority(|| self.write(base, &part))?;
-        // Without any triple, a new base snapshot has no graph, which the next commit that brings some decides.
+        // Without any triple, a new base snapshot has no graph. This merge is given up; a later commit that brings
+        // triples decides about the graph.
         if merged.graph.is_some() != base.graph.is_some() {
             return Ok(Merged::Nothing);
         }
         let unwalked = OpenOptions { walk_below: 0, ..self.live.options.clone() };
         let Snapshot { store, graph, .. } = Snapshot::open_files(part.path(), merged.clone(), &unwalked)?;
         let mut tail = MergedTail { merged, store, graph, records: Vec::new(), end: delta.bytes };
-        // Most of the commits made meanwhile are carried over before the lock is taken, which delays the next commit.
-        // Each round has less to carry than the one before.
+        // Most of the commits made meanwhile are carried over before the lock is taken, because the lock delays the
+        // next commit. Each round has less to carry than the one before.
         for _ in 0..3 {
             let now = Manifest::read(&self.live.dir)?;
             self.carry(&mut tail, &delta, &now)?;
@@ -171,7 +172,7 @@ impl Merge<'_> {
         let goes_on = BaseSnapshot { snapshot: base, files: &files, moved: &moved, again: None };
         let mut documents = base.store.numbers().map(|number| base.document(number));
         let graph = draft.write(part, &mut documents, Some(goes_on))?;
-        // What was copied must be what was once written: damage must not get a fresh checksum.
+        // The copied files must be intact: damage must not get a fresh checksum.
         base.manifest.verify(&self.live.dir, true)?;
         let source = base.manifest.graph.as_ref().map(|graph| graph.source.clone());
         let graph = graph.map(|graph| GraphInfo { source: source.unwrap_or_else(|| graph.source.clone()), ..graph });
@@ -199,7 +200,8 @@ impl Merge<'_> {
         Ok(())
     }
 
-    /// Applies a record with the vectors of a graph that knows its texts, and of facts by text.
+    /// Applies a record. Takes the vectors of its texts from the graph `known` and from `facts`, which maps texts to
+    /// vectors, and embeds only texts that neither has.
     fn carry_record(
         &self,
         tail: &mut MergedTail,

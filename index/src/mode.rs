@@ -114,8 +114,8 @@ impl FromStr for Ranking {
     }
 }
 
-/// Graph search: a published one to reproduce, or Waymark's own. The `search::graph` and `graph_ranking` modules document
-/// the differences.
+/// Graph search: a published one to reproduce, or Waymark's own. The `search::graph` and `graph_ranking` modules
+/// document the differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphVariant {
@@ -126,8 +126,9 @@ pub enum GraphVariant {
     HippoRag,
     /// GraphRAG-R1's fork, which follows RouteRAG's but links twenty facts.
     GraphR1,
-    /// Waymark's own: the walk also starts from the phrases that the query names, from the passages to which their facts
-    /// lead and from those that share its words, and [`Mode::Hybrid`] weighs the graph's list more than the other one.
+    /// Waymark's own: the walk also starts from the phrases that the query names, from the passages to which their
+    /// facts lead and from those that share its words, and [`Mode::Hybrid`] weighs the graph's list more than the other
+    /// one.
     Waymark,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-/// Longest ID in bytes that is compared by its characters.
+/// Maximum length in bytes of an ID that is compared by edit distance.
 const LONGEST: usize = 200;
 
 /// The nearest IDs among those that were offered.
@@ -35,7 +35,7 @@ impl<'a> NearestIds<'a> {
     }
 }
 
-/// Returns a rank of `other` as a suggestion for `id`; smaller is nearer. `None` if it is none.
+/// Returns a rank of `other` as a suggestion for `id`; smaller is nearer. `None` if `other` is no suggestion.
 fn distance(id: &str, other: &str) -> Option<usize> {
     let id = id.to_lowercase();
     let other = other.to_lowercase();

@@ -1,4 +1,5 @@
-//! OpenAPI schemas of types whose JSON a derive cannot describe: every field has a default, or the form depends on `type`.
+//! OpenAPI schemas of types whose JSON a derive cannot describe: every field has a default, or the form depends on
+//! `type`.
 
 use std::borrow::Cow;
 

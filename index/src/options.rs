@@ -47,7 +47,7 @@ impl OpenOptions {
 /// Options of a graph search.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct GraphOptions {
-    /// Published system whose search is reproduced.
+    /// Graph search to run: that of a published system, or Waymark's own.
     pub variant: GraphVariant,
     /// Number of facts linked to the query, and of phrases that the walk starts from: 5, or 20 for GraphRAG-R1.
     pub linking_top_k: usize,
@@ -66,7 +66,7 @@ impl GraphOptions {
     /// Checks that every number is in range.
     ///
     /// # Errors
-    /// The first one that is not.
+    /// The first option that is out of range.
     pub fn check(&self) -> Result<(), InvalidOption> {
         let GraphOptions { linking_top_k, damping, passage_weight, .. } = *self;
         if !(1..=Self::MOST_LINKED).contains(&linking_top_k) {
@@ -151,7 +151,7 @@ impl Default for RerankOptions {
 }
 
 impl RerankOptions {
-    /// Number of candidates where nothing else is said.
+    /// Default number of candidates to rerank.
     pub const DEPTH: usize = 20;
 
     /// Checks that every number is in range.
@@ -169,8 +169,8 @@ impl RerankOptions {
 }
 
 /// Mapping from the cosine between a question and a chunk or triple to a relevance between 0 and 1 (eq. 1, 2). TeaRAG
-/// takes the sigmoid of a reranker's score, as the search does where the index has a reranker; this mapping is for indexes
-/// without one. The plain sigmoid of a cosine would always lie between 0.27 and 0.73.
+/// takes the sigmoid of a reranker's score, as the search does where the index has a reranker; this mapping is for
+/// indexes without one. The plain sigmoid of a cosine would always lie between 0.27 and 0.73.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Relevance {
@@ -212,7 +212,7 @@ impl KagOptions {
     /// Checks that every number is in range.
     ///
     /// # Errors
-    /// The first one that is not.
+    /// The first option that is out of range.
     pub fn check(&self) -> Result<(), InvalidOption> {
         let refuse = |value: &dyn Display, expected| Err(InvalidOption::new("kag", value, expected));
         if !(0.0..1.0).contains(&self.damping) {

@@ -1,4 +1,5 @@
-//! Embeds the texts of changes before their commit, so that a large change does not hold up others while it is embedded.
+//! Embeds the texts of changes before their commit, so that a large change does not hold up others while it is
+//! embedded.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -41,8 +42,8 @@ impl PreparedVectors {
 
 impl LiveIndex {
     /// Embeds the texts that `changes` bring and the index does not know: documents, and the phrases and facts of given
-    /// triples. Calls `go_on` before each batch, and returns `None` once it returns `false`. A commit with the result in
-    /// [`CommitOptions::prepared`](crate::CommitOptions::prepared) need not embed them.
+    /// triples. Calls `go_on` before each batch. Stops and returns `None` once `go_on` returns `false`. A commit with
+    /// the result in [`CommitOptions::prepared`](crate::CommitOptions::prepared) need not embed them.
     ///
     /// # Errors
     /// If the embedder fails or a file is damaged.

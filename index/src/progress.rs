@@ -51,7 +51,7 @@ pub struct EmbeddingEstimate {
     pub graph: Duration,
 }
 
-/// Script in most of whose passages an extractor found no triples.
+/// Script with no extracted triples in most of its passages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnreadScript {
     /// Name of the script.
@@ -68,14 +68,15 @@ pub trait BuildProgress: Sync {
     /// threads at once, and then slightly out of order.
     fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>);
 
-    /// Reports, before anything is embedded, that this number of passages, not 0, is longer than the embedder reads.
+    /// Reports, before anything is embedded, the number of passages that are longer than the embedder reads. Not called
+    /// for 0.
     fn truncated(&self, _passages: u64) {}
 
-    /// Reports, before the embedding of many new passages begins, how long it will take. The estimate is rough, above all
-    /// that of the graph, whose texts are not known yet.
+    /// Reports, before the embedding of many new passages begins, how long it will take. The estimate is rough, above
+    /// all that of the graph, whose texts are not known yet.
     fn estimated(&self, _estimate: EmbeddingEstimate) {}
 
-    /// Reports, once triples were extracted, a script in most of whose passages there were none.
+    /// Reports, after triples were extracted, a script with no triples in most of its passages.
     fn unread(&self, _script: &UnreadScript) {}
 }
 

@@ -41,7 +41,8 @@ pub struct Query {
     /// If `true`, the evidence contains the likeliest path to each passage through the graph
     /// ([`GraphRank::via`](crate::GraphRank)), which takes extra time.
     pub explain: bool,
-    /// Time at which to abandon the search. Checked between the stages of a search, not within one.
+    /// Time at which to abandon the search. Checked between the stages of a search, not within one. `None` never
+    /// abandons it.
     pub deadline: Option<Instant>,
     /// Maximum size in bytes of the passages and triples to read. The last ones are left out, and
     /// [`Evidence::left_out`](crate::Evidence) counts them.
@@ -59,8 +60,8 @@ pub const TRIPLES: usize = 10;
 pub const ENTITIES: usize = 8;
 
 impl Query {
-    /// Query with the mode's default ranking ([`Mode::ranking`]), default graph options, no explanation, no deadline and
-    /// any number of bytes.
+    /// Query with the mode's default ranking ([`Mode::ranking`]), default graph options, no explanation, no deadline
+    /// and any number of bytes.
     pub fn new(text: impl Into<String>, mode: Mode, k: usize) -> Query {
         Query {
             text: text.into(),
@@ -84,7 +85,7 @@ impl Query {
     /// Checks that every number is in range.
     ///
     /// # Errors
-    /// The first field that is not, by the name of its [search option](crate::SearchOptions).
+    /// The first field that is out of range, by the name of its [search option](crate::SearchOptions).
     pub fn check(&self) -> Result<(), InvalidOption> {
         if self.k == 0 {
             return Err(InvalidOption::new("k", self.k, "must be at least 1"));

@@ -20,10 +20,10 @@ pub struct RepairReport {
     pub files: usize,
 }
 
-/// Replaces every damaged block of the published snapshot in `dir` by that of a copy of the index in `from`, such as a
-/// replica or a backup, whose blocks have the right checksums. The copy may be of another snapshot, as long as it holds
-/// the same files. Searches of the index continue with the damaged files until the index is opened again, which a
-/// [`LiveIndex`](crate::LiveIndex) that has noticed the damage does with its next scrub.
+/// Replaces every damaged block of the published snapshot in `dir` by the same block of a copy of the index in `from`,
+/// such as a replica or a backup. Each repaired file must have its recorded checksum. The copy may be of another
+/// snapshot, as long as it holds the same files. Searches of the index continue with the damaged files until the index
+/// is opened again. A [`LiveIndex`](crate::LiveIndex) that has noticed the damage opens it with its next scrub.
 ///
 /// # Errors
 /// If the copy lacks a damaged block or it is damaged there too; if another process is writing; if the disk fails.
@@ -47,7 +47,7 @@ pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
         let copy = copy_of(&source, from, name, sum).ok_or_else(|| {
             IndexError::corrupt(
                 &path,
-                format!("block {} is wrong, and {} has no such file", damaged[0].start, from.display()),
+                format!("damaged from byte {} on, and {} has no such file", damaged[0].start, from.display()),
             )
         })?;
         restore(&path, &copy, sum, &damaged)?;

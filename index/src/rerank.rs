@@ -34,14 +34,15 @@ pub trait Rerank: fmt::Debug + Send + Sync {
     /// Identifier of the model.
     fn id(&self) -> &str;
 
-    /// Scores each document for `query`, in order. What a model does not read of a long document does not count.
+    /// Scores each document for `query`, in order. Text beyond the length that the model reads does not count.
     ///
     /// # Errors
     /// Any failure of the model; the search then fails.
     fn rerank(&self, query: &str, documents: &[&str]) -> Result<Vec<RerankScore>, RerankError>;
 }
 
-/// Scores `documents` and checks the result: one finite score per document. Cuts texts that no reranker reads to the end.
+/// Scores `documents` and checks the result: one finite score per document. Cuts texts that no reranker reads to the
+/// end.
 pub(crate) fn rerank_checked(
     reranker: &dyn Rerank,
     query: &str,
@@ -72,7 +73,8 @@ fn beginning(text: &str) -> &str {
 pub(crate) mod fake {
     use super::{Rerank, RerankError, RerankScore};
 
-    /// Reranker whose logit is the number of words of the query that a document has, less the number of others over 100.
+    /// Reranker whose logit is the number of words of the query that a document has, less the number of others over
+    /// 100.
     #[derive(Debug)]
     pub(crate) struct WordReranker;
 

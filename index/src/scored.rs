@@ -1,8 +1,8 @@
-//! Passage numbers with scores.
+//! Numbers of passages, phrases or facts, with scores.
 
 use std::cmp::Ordering;
 
-/// Number of a passage in the index, with its score. Larger is better.
+/// Number of a passage, phrase or fact in the index, with its score. Larger scores are better.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scored {
     pub(crate) number: u32,

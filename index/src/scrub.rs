@@ -11,7 +11,7 @@ use crate::error::IndexError;
 use crate::live::LiveIndex;
 use crate::manifest::Manifest;
 
-/// Longest time until a repair is noticed.
+/// Longest pause between two scrubs of a damaged index, to notice a repair.
 const REPAIRED: Duration = Duration::from_secs(10);
 
 impl LiveIndex {
@@ -24,9 +24,9 @@ impl LiveIndex {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads all files of the current snapshot, at most about `bytes_per_second`, and remembers whether they are as they
-    /// were written. Returns the first damage. A snapshot that is replaced meanwhile counts as whole. Once damaged files
-    /// were repaired, the index is opened again.
+    /// Reads all files of the current snapshot, at most about `bytes_per_second`, and remembers whether they are as
+    /// they were written. Returns the first damage. A snapshot that is replaced meanwhile counts as whole. Once damaged
+    /// files were repaired, the index is opened again.
     pub fn scrub(&self, bytes_per_second: u64) -> Option<String> {
         let manifest = self.current().manifest().clone();
         let result = check(&self.dir, &manifest, bytes_per_second);
@@ -46,7 +46,8 @@ impl LiveIndex {
     }
 
     /// Starts a thread that scrubs, waits for `pause`, and begins again, until the index is dropped. A damaged index is
-    /// read again sooner, to notice a repair. Between scrubs the thread compares the lengths of the files every second, since a mapped file that shrinks cannot be searched.
+    /// read again sooner, to notice a repair. Between scrubs the thread compares the lengths of the files every second,
+    /// since a mapped file that shrinks cannot be searched.
     ///
     /// # Errors
     /// If no thread can be started.

@@ -104,7 +104,7 @@ impl Snapshot {
         })
     }
 
-    /// Applies the changes of a record, except to what is only searched.
+    /// Applies the changes of a record to documents and graph, but not to the lexical and the dense index.
     pub(crate) fn changed(
         &self,
         record: &DeltaRecord,

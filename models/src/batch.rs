@@ -56,7 +56,8 @@ impl ForwardBatch {
         self.rows.clear();
     }
 
-    /// Adds a row of new `tokens` that follow the `start` cached ones; `table` holds the KV blocks of both.
+    /// Adds a row of new `tokens` that follow `start` cached tokens. `table` lists the KV blocks of the cached and the
+    /// new tokens.
     pub fn push(
         &mut self,
         tokens: &[u32],
@@ -111,7 +112,7 @@ impl ForwardBatch {
             .sum()
     }
 
-    /// Returns `true` if no row was added.
+    /// Returns `true` if the batch has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -34,7 +34,8 @@ pub const SEARCHES_WAITING: usize = 1024;
 /// Opens the embedder that `config` names, downloading its weights if they are missing.
 ///
 /// # Errors
-/// If the weights cannot be fetched or are no encoder, or the endpoint cannot be asked or gives no vectors.
+/// If the weights cannot be fetched or are not those of an encoder, if the endpoint's key, URL or CA file is invalid,
+/// or if it returns no vectors.
 pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Embedding> {
     let (name, arithmetic) = match config {
         EmbedderConfig::Weights { name, .. } if name == embedding::MOCK => return Ok(Embedding::Mock),
@@ -42,20 +43,21 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
         EmbedderConfig::Endpoint { url, model, key_env, ca, timeout } => {
             let roots = TrustedRoots::of_flag("--embedder-ca", ca.as_deref())?;
             let endpoint = EmbedEndpoint::new(url, model, key_in(key_env)?, *timeout).context("--embedder")?;
-            // Asked at once, because the index must know the length of the vectors before it takes any.
+            // Measured at once, because the index must know the length of the vectors before it takes any.
             let endpoint = endpoint.trusting(roots).measured().context("--embedder")?;
             return Ok(Embedding::Endpoint(Box::new(endpoint)));
         }
     };
     let dir = pull::fetch(name, &cache::folder(cache)?)?;
     let mut embedder = Embedder::open(&dir, team)?.with_rounded_queries(arithmetic == QueryArithmetic::Int8);
-    // Some authors name the prompts in the model's card alone.
+    // Some authors document the prompts only in the model card, so the catalog has them.
     if let Some(entry) = Catalog::bundled().get(name) {
         let query = entry.query_prompt.clone();
         let document = entry.document_prompt.clone();
         embedder = embedder.or_prompts(EncoderPrompts { query, document });
     }
-    // A directory is found again from any other one; a name of the catalog goes before a directory of that name.
+    // An absolute path is found from any working directory. A name in the catalog takes precedence over a directory of
+    // that name.
     let source = match Catalog::bundled().get(name).is_none() && Path::new(name).is_dir() {
         true => std::path::absolute(name).map_or_else(|_| name.clone(), |dir| dir.to_string_lossy().into_owned()),
         false => name.clone(),
@@ -66,7 +68,8 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
 /// Opens the reranker that `config` names, downloading its weights if they are missing.
 ///
 /// # Errors
-/// If the weights cannot be fetched or are no cross-encoder, or the endpoint's key or URL is invalid.
+/// If the weights cannot be fetched or are not those of a cross-encoder, or the endpoint's key, URL or CA file is
+/// invalid.
 pub fn reranker(config: &RerankerConfig, cache: Option<PathBuf>, team: Arc<Team>) -> anyhow::Result<Reranking> {
     match config {
         RerankerConfig::Weights(name) if name == embedding::MOCK => Ok(Reranking::Mock),
@@ -167,8 +170,8 @@ pub fn runtime(
     Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), base))
 }
 
-/// Connects to engines elsewhere, and returns them with the tokenizer and template of the base model that `config` names,
-/// and the base model's identity. The weights are opened, but not loaded.
+/// Connects to engines elsewhere, and returns them with the tokenizer and template of the base model that `config`
+/// names, and the base model's identity. The weights are opened, but not loaded.
 ///
 /// # Errors
 /// If the base model's files cannot be fetched or read, or the engines serve another model.
@@ -192,7 +195,8 @@ pub async fn remote_runtime(
     Ok((Runtime::new(fleet.into(), tokenizer, template.map(Arc::new), eos, searcher), base))
 }
 
-/// Returns the names by which policies may refer to the base model that `spec` named and that was opened at `path`.
+/// Returns the identity of the base model that `spec` named and that was opened at `path`, with the names by which
+/// policies may refer to it.
 fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<LoadedBase> {
     let catalog = Catalog::bundled();
     let mut names = vec![spec.to_owned(), checkpoint.name.clone()];
@@ -205,7 +209,7 @@ fn base(spec: &str, checkpoint: &Checkpoint, path: &Path) -> anyhow::Result<Load
     Ok(LoadedBase { names, id: Some(checkpoint.weights.id()), path: path.canonicalize().ok(), weights: Some(weights) })
 }
 
-/// Logs which weights answer, whatever name they have.
+/// Logs the path, files and ID of the loaded weights, whatever name the user gave.
 fn log_weights(spec: &str, base: &LoadedBase) {
     let LoadedBase { id: Some(id), path: Some(path), weights: Some(weights), .. } = base else { return };
     let path = path.display();
@@ -233,12 +237,12 @@ pub async fn policies(
         );
         policies.push(policy);
     }
-    // A loaded policy keeps its name even if a built-in one has the same.
+    // A loaded policy replaces a built-in one of the same name.
     for name in Policy::BUILTIN {
         if let Some(policy) = Policy::builtin(name)
             && !policies.iter().any(|other| other.name == policy.name)
         {
-            // A base model that was never trained in the loop keeps to the protocol only with guided decoding.
+            // A base model that was not trained in the protocol follows it only with guided decoding.
             let guided = !mock && policy.searches();
             policies.push(Policy { guided, ..policy });
         }

@@ -43,7 +43,7 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     }
 }
 
-/// Refuses an arithmetic or a precision that the named device does not have.
+/// Refuses an arithmetic or a KV precision that the named device does not support.
 fn check(config: DeviceConfig) -> anyhow::Result<()> {
     if let (Device::Cuda(_), Some(arithmetic @ (Arithmetic::F32 | Arithmetic::Int16))) =
         (config.device, config.arithmetic)
@@ -56,7 +56,7 @@ fn check(config: DeviceConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Rounding of the computed numbers; each variant gives different ones.
+/// Rounding of computed numbers. Results of different variants differ.
 #[derive(Debug, Clone, Copy)]
 enum Rounding {
     F32 = 0,
@@ -66,7 +66,7 @@ enum Rounding {
     Gpu = 2,
 }
 
-/// Identifies the weights together with their rounding, so that fingerprints of answers differ.
+/// Returns a number that identifies the weights together with their rounding.
 fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
     // Prefix caches and fingerprints must not mix keys and values of different rounding.
     checkpoint.weights.generation() ^ rounding as u64
@@ -84,7 +84,7 @@ fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     let kind =
         config.device.kv.unwrap_or(if config.device.exact { KvKind::F32 } else { KvKind::suited_to(arithmetic) });
     tracing::info!(%arithmetic, kv = %kind, "computing on the CPU");
-    // Beside the values of `Rounding`.
+    // `Rounding` takes bits 0 and 1.
     let kv = match kind {
         KvKind::F32 => 0,
         KvKind::F16 => 1 << 2,

@@ -10,14 +10,14 @@ use crate::remote::{EmbedEndpoint, MAX_EMBEDDED_BYTES};
 
 /// An embedder that also counts tokens.
 pub trait TextEmbedder: Embed + fmt::Debug {
-    /// Counts the tokens of `text`. An endpoint does not tell its tokens, so that they are estimated from the bytes.
+    /// Counts the tokens of `text`. An endpoint does not report its tokens, so the count is estimated from the bytes.
     fn count_tokens(&self, text: &str) -> usize;
 
     /// Maximum number of tokens of a text that the embedder reads; the rest would be cut off.
     fn max_tokens(&self) -> usize;
 
-    /// Upper bound of the size of a text that the embedder reads, in bytes. A token stands for few bytes, but white space
-    /// between words counts for none, so the bound is generous.
+    /// Upper bound of the size of a text that the embedder reads, in bytes. A token usually covers few bytes, but white
+    /// space between words belongs to no token, so the bound is generous.
     fn max_bytes(&self) -> usize {
         self.max_tokens().saturating_mul(MAX_TOKEN_BYTES)
     }

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use crate::remote::EndpointKey;
 
-/// Value of the environment variable `name`. `None` if it is unset or empty.
+/// Value of the environment variable `name`. `None` if it is unset, empty or not valid Unicode.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

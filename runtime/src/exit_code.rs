@@ -19,7 +19,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Formats the error with its causes, leaving out causes that it quotes already. Control characters are removed,
+/// Formats the error with its causes, leaving out causes that the text already quotes. Control characters are replaced,
 /// because a server may have written parts of the text.
 fn format_error(error: &anyhow::Error) -> String {
     let mut text = error.to_string();

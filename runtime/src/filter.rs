@@ -1,4 +1,4 @@
-//! The filter of facts that the flags name.
+//! Fact filter configured by the flags.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::trusted_roots::TrustedRoots;
 /// Builds the fact filter that asks the model named by `config`.
 ///
 /// # Errors
-/// If its key, its URL or its certificates are invalid.
+/// If the key, URL or certificates of the model's endpoint are invalid.
 pub fn fact_filter(config: &FactFilterConfig) -> anyhow::Result<Arc<dyn FactFilter>> {
     let key = key_in(&config.key_env)?;
     // No request is sent yet: the endpoint may start after the server.

@@ -11,7 +11,7 @@ use waymark_models::tokenizer::{Specials, Tokenizer};
 use crate::durable_file;
 use crate::fleet::PROBE;
 
-/// Header of the table in the file.
+/// Header of the fingerprint's table in `policy.toml`.
 const HEADER: &str = "[fingerprint]";
 
 /// Measures the fingerprint of a policy whose adapter, if it has one, is loaded into the engine of `runtime`.
@@ -69,16 +69,16 @@ pub fn of_scores(ids: Vec<u32>, logprobs: Vec<f32>) -> anyhow::Result<LogprobFin
 pub fn write(path: &Path, fingerprint: &LogprobFingerprint) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let text = with_fingerprint(&text, fingerprint);
-    // A file that names its fields in another way than in tables is not understood here, and stays as it is.
+    // A file that writes the fingerprint in another form than a table is not supported, and stays as it is.
     let policy = Policy::parse(&text, path).context("the fingerprint cannot be added: remove the old one by hand")?;
     ensure!(policy.fingerprint.is_some(), "the fingerprint cannot be added to {}", path.display());
     durable_file::replace(path, text.as_bytes()).with_context(|| path.display().to_string())
 }
 
-/// Returns the text of a policy's file with this fingerprint alone.
+/// Returns the text of a policy's file in which `fingerprint` replaces any earlier one.
 fn with_fingerprint(text: &str, fingerprint: &LogprobFingerprint) -> String {
     let mut kept = String::new();
-    // Lines since the last one of the table: comments after it belong to what follows.
+    // Comments and blank lines after the last entry of the table, which belong to the next table.
     let mut after = String::new();
     let mut inside = false;
     for line in text.lines() {

@@ -46,7 +46,7 @@ pub fn log(filter: &str, format: LogFormat) -> anyhow::Result<LogLayer> {
     })
 }
 
-/// A panic becomes a line of the log like any other: in its form, and inside the span of the request it concerns.
+/// Logs panics like other events: in the format of the log, and inside the span of the request.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let reason = panic.payload_as_str().unwrap_or("no message");

@@ -31,14 +31,15 @@ impl MachineMemory {
         Some(Self { limit: bytes("MemTotal:")?, available: bytes("MemAvailable:")? })
     }
 
-    /// Returns the memory in a control group of which `used` bytes are in use.
+    /// Returns the memory within a control group that has this limit and uses `used` bytes. `None` is no limit.
     fn within(self, limit: Option<u64>, used: u64) -> Self {
         let Some(limit) = limit else { return self };
         Self { limit: self.limit.min(limit), available: self.available.min(limit.saturating_sub(used)) }
     }
 }
 
-/// Returns the size of the files in memory that the group gives up first. The group counts them as used.
+/// Returns the size of the cached files that the kernel reclaims first, in bytes. The control group counts them as
+/// used.
 fn reclaimable(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("inactive_file "))?.trim().parse().ok()
 }

@@ -7,11 +7,11 @@ use std::ffi::{CStr, c_char, c_int};
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const SOURCES: [(&CStr, &CStr); 3] = [(c"hosts", c"files dns"), (c"passwd", c"files"), (c"group", c"files")];
 
-/// Confines the name lookups of a statically linked program to `/etc/hosts`, DNS, `/etc/passwd` and `/etc/group`. Does nothing in
-/// other programs.
+/// Confines the name lookups of a statically linked program to `/etc/hosts`, DNS, `/etc/passwd` and `/etc/group`. Does
+/// nothing in other programs.
 ///
-/// glibc loads the plugins that `/etc/nsswitch.conf` names (mDNS, systemd) into static programs as well, where they crash: they bring a
-/// second C library. Must be called before the first lookup.
+/// glibc loads the plugins that `/etc/nsswitch.conf` names (mDNS, systemd) into static programs as well, where they
+/// crash, because the plugins bring a second C library. Must be called before the first lookup.
 pub fn confine_name_lookups() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     if cfg!(target_feature = "crt-static") {

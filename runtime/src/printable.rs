@@ -14,7 +14,7 @@ pub fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Writer that makes all text [`printable`]. Colors written through it are removed too.
+/// Writer that makes all text [`printable`]. Color codes written through it lose their effect too.
 #[derive(Debug)]
 pub struct PrintableWriter<W>(pub W);
 

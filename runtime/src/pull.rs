@@ -9,7 +9,8 @@ use waymark_models::pull::{self, Progress, PullOptions};
 use crate::environment::variable;
 use crate::progress;
 
-/// Resolves `spec` (a catalog name, a hub id or a path) to a path on this machine and downloads what is missing into `cache`.
+/// Resolves `spec` (a catalog name, a hub ID or a path) to a path on this machine and downloads what is missing into
+/// `cache`.
 ///
 /// # Errors
 /// If the weights cannot be found, downloaded or verified.

@@ -1,4 +1,4 @@
-//! Policy of a checkpoint that was trained in a protocol, without a file of its own.
+//! Policy for a checkpoint that was trained in a protocol and has no policy file.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use anyhow::Context;
 use waymark_agent::{LoadedBase, Policy, Sampling};
 use waymark_models::layout::GenerationDefaults;
 
-/// Returns a policy that runs `protocol` on the loaded weights under the name of their file or directory: unguided, because
-/// they were trained in it, and with the sampling parameters that the checkpoint recommends.
+/// Returns a policy that runs `protocol` on the loaded weights under the name of their file or directory: unguided,
+/// because they were trained in it, and with the sampling parameters that the checkpoint recommends.
 ///
 /// # Errors
 /// If there is no such protocol.
@@ -20,7 +20,8 @@ pub fn trained_policy(protocol: &str, base: &LoadedBase) -> anyhow::Result<Polic
     Ok(Policy { name, guided: false, sampling: defaults.or(&policy.sampling), ..policy })
 }
 
-/// Returns the name for weights that `spec` named: the last part of a path or of a hub ID, without the end `.gguf`.
+/// Returns the name for weights that `spec` named: the last part of a path or of a hub ID, without a file after `:` and
+/// without the extension `.gguf` or `.safetensors`.
 fn name(spec: &str) -> String {
     let last = spec.trim_end_matches('/').rsplit('/').next().unwrap_or(spec);
     let last = last.split_once(':').map_or(last, |(name, _)| name);

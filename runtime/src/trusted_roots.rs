@@ -17,7 +17,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 pub struct TrustedRoots {
     /// `None` stands for the public authorities.
     certificates: Option<Arc<[CertificateDer<'static>]>>,
-    /// Flag that names the file. `None` where there is no such flag.
+    /// Flag that names the file. `None` if there is no such flag.
     flag: Option<&'static str>,
 }
 
@@ -60,12 +60,12 @@ pub enum TrustedRootsError {
 }
 
 impl TrustedRoots {
-    /// Reads the certificates in the `file` (PEM) of `flag`, which are then trusted in place of the public ones. Without a
-    /// file, those are trusted.
+    /// Reads the certificates in the `file` (PEM) of `flag`, which are then trusted in place of the public ones.
+    /// Without a file, the public ones are trusted.
     ///
     /// # Errors
-    /// If the file cannot be read, or holds no certificate that can be used. Those that cannot are skipped with a warning, as
-    /// a bundle of a system may hold some of an old form.
+    /// If the file cannot be read, or holds no certificate that can be used. Certificates that cannot be used are
+    /// skipped with a warning, because a system's bundle may hold some in an old format.
     pub fn of_flag(flag: &'static str, file: Option<&Path>) -> Result<Self, TrustedRootsError> {
         let Some(file) = file else { return Ok(Self { certificates: None, flag: Some(flag) }) };
         let path = file.to_owned();
@@ -75,7 +75,7 @@ impl TrustedRoots {
             Ok(certificates) => certificates,
             Err(source) => return Err(TrustedRootsError::File { flag, path, source }),
         };
-        // Found here, where the file can be named, and not with the first connection.
+        // Checked here, where the file can be named, and not at the first connection.
         let certificates = usable(flag, path, certificates)?;
         Ok(Self { certificates: Some(certificates.into()), flag: Some(flag) })
     }
@@ -105,7 +105,7 @@ impl TrustedRoots {
         Ok(config)
     }
 
-    /// Returns the same trust for a client of [`ureq`].
+    /// Returns the TLS configuration that trusts these roots, for a client of [`ureq`].
     pub fn ureq_config(&self) -> TlsConfig {
         let roots = match &self.certificates {
             None => RootCerts::WebPki,
@@ -117,8 +117,8 @@ impl TrustedRoots {
         TlsConfig::builder().root_certs(roots).build()
     }
 
-    /// Returns a client that trusts these roots. Requests fail after `timeout`; error statuses and redirects are returned as
-    /// responses.
+    /// Returns a client that trusts these roots. Requests fail after `timeout`; error statuses and redirects are
+    /// returned as responses.
     pub fn agent(&self, timeout: Duration) -> Agent {
         let config = Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -166,7 +166,7 @@ impl TrustedRoots {
 /// Returns the certificates of a file that can be used.
 ///
 /// # Errors
-/// If none can.
+/// If none can be used.
 fn usable(
     flag: &'static str,
     path: PathBuf,

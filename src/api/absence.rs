@@ -1,11 +1,11 @@
-//! Messages about IDs under which nothing is kept: what was kept once is told from what never was.
+//! Error messages for unknown IDs. They tell IDs that existed once from IDs that never did.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use uuid::Uuid;
 
-/// Explains why no `what` is kept under `id`. `limits` are the flags that bound their number. The form of an ID alone
-/// decides, so that nothing is revealed about other keys.
+/// Explains why no `what` is kept under `id`. `limits` names the flags that bound the number of kept entries. Only the
+/// form of the ID is examined, so that nothing is revealed about other keys.
 pub(super) fn explain(what: &str, id: &str, limits: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     if was_given(id, now) {
@@ -15,8 +15,8 @@ pub(super) fn explain(what: &str, id: &str, limits: &str) -> String {
     }
 }
 
-/// Returns `true` if a server gave an ID of this form, such as `ep-0193…` or `resp_0193…`, until `now`, in seconds since
-/// 1970. Such IDs have the time of their creation in them.
+/// Returns `true` if `id` has the form of a generated ID, such as `ep-0193…` or `resp_0193…`, that was created at `now`
+/// or before, in seconds since 1970. Such IDs contain the time of their creation.
 fn was_given(id: &str, now: u64) -> bool {
     let parts = id.split(['-', '_']).filter(|part| part.len() == 32);
     let ids = parts.filter_map(|part| Uuid::try_parse(part).ok());

@@ -16,8 +16,8 @@ use super::state::AppState;
 const MAX_DEPTH: usize = 64;
 
 /// Request type of the HTTP interface. Each one is declared with `deny_unknown_fields`, and so is every type inside
-/// unless it collects unknown fields and refuses them itself. Only then are unknown fields refused even with an empty
-/// `UNIMPLEMENTED`.
+/// unless it collects unknown fields and refuses them itself. Without these declarations, unknown fields would be
+/// accepted.
 pub(crate) trait WireRequest: DeserializeOwned {
     /// Fields of the OpenAI interface that this server does not implement, as dotted paths, each with the values (as
     /// compact JSON) that have no effect and are therefore accepted. `null` is always accepted.

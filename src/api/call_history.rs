@@ -40,7 +40,7 @@ impl CallHistory {
 }
 
 /// Sorts consecutive results into the order of their calls, because the chat template matches results to calls by
-/// position alone. Each message stands beside the number of the call whose result it is, if it is one.
+/// position alone. A message that is a result is paired with the number of its call.
 pub(crate) fn in_call_order(mut messages: Vec<(Option<usize>, ConversationMessage)>) -> Vec<ConversationMessage> {
     for results in messages.chunk_by_mut(|(one, _), (next, _)| one.is_some() && next.is_some()) {
         results.sort_by_key(|(call, _)| *call);

@@ -1,4 +1,4 @@
-//! Progress of the running commit, for those who follow it and for the log.
+//! Progress of the running commit, for status requests and for the log.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -31,7 +31,7 @@ impl CommitMeter {
     }
 }
 
-/// Logs the beginning of each phase of a commit, and keeps its step for those who follow it.
+/// Logs the beginning of each phase of a commit, and stores its step in a meter.
 pub(super) struct CommitLog<'a> {
     /// Time at which the commit began.
     pub(super) begun: Instant,

@@ -20,7 +20,7 @@ use super::state::{AppState, now};
 use crate::keys::KeyOwner;
 use crate::store::Archive;
 
-/// Number of changes whose status is kept; the oldest of the key with the most are evicted.
+/// Maximum number of changes whose status is kept. Beyond it, the oldest of the key with the most are evicted.
 const MAX_CHANGES: usize = 256;
 
 /// Change that runs in the background.

@@ -260,7 +260,7 @@ impl PageQuery {
             match &*name {
                 "after" => page.after = Some(value.into_owned()),
                 "limit" => page.limit = limit(&value)?,
-                // Has chosen the index already.
+                // The extractor `IndexedState` has already used this parameter to choose the index.
                 "index" => {}
                 name => return Err(ApiError::unknown(name)),
             }

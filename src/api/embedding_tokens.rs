@@ -1,19 +1,19 @@
 //! Texts to embed that clients send as token IDs.
 //!
-//! Clients do so without asking which model embeds: the IDs are those of cl100k_base, the encoding of OpenAI's embedding
-//! models. They are turned into the text again, which the embedder's own tokenizer reads.
+//! Some clients send token IDs without asking which model embeds: the IDs are those of cl100k_base, the encoding of
+//! OpenAI's embedding models. The server decodes them to text, which the embedder's own tokenizer reads.
 
 use super::encoding::check_embedded;
 use super::error::ApiError;
 
-/// Maximum size of all texts of a request that come as token IDs, in bytes. An ID of three characters may stand for more
-/// than a hundred bytes, so that the size of the request bounds the texts too little.
+/// Maximum size in bytes of all texts that a request sends as token IDs. The size of the request is too weak a bound:
+/// an ID of three characters may stand for more than a hundred bytes.
 const MAX_BYTES: usize = 32 << 20;
 
 /// Returns the texts of lists of token IDs. `max_bytes` is the longest text that the embedder takes.
 ///
 /// # Errors
-/// Names an ID that the encoding lacks, or a text that is too long, which is not decoded further.
+/// 400 if the encoding lacks an ID, or the texts are too long. A text that is too long is not decoded further.
 pub(super) fn texts_of(lists: Vec<Vec<u32>>, max_bytes: usize) -> Result<Vec<String>, ApiError> {
     let mut left = MAX_BYTES;
     let mut texts = Vec::with_capacity(lists.len());

@@ -227,8 +227,8 @@ fn check_length(index: usize, tokens: usize, most: usize) -> Result<usize, ApiEr
     Err(ApiError::new(Code::ContextLengthExceeded, message).with_param(format!("input[{index}]")))
 }
 
-/// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn, unless the embedder is an
-/// endpoint, which takes several requests at once.
+/// Embeds chunk by chunk on blocking threads. Between two chunks other requests have their turn. An endpoint takes
+/// several requests at once, so it needs no turns.
 async fn embed(
     state: &AppState,
     caller: &Caller,

@@ -1,7 +1,7 @@
 //! Admission of texts to encoding: the same bounds for every route that turns text into tokens.
 //!
-//! A text that cannot fit is refused by its bytes. The others wait for a share of one memory budget, long texts apart
-//! from short ones, so that a short prompt does not wait for megabytes of text.
+//! A text that is too long is refused by its size in bytes. Other texts wait for a share of a memory budget, of which
+//! long and short texts have one half each, so that a short prompt does not wait for megabytes of text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,10 +58,7 @@ impl EncodingBudget {
         // The semaphore is never closed, so only the time can run out.
         let held = wait.await.ok().and_then(Result::ok);
         held.map(|held| EncodingShare { _held: held }).ok_or_else(|| {
-            ApiError::new(
-                Code::QueueFull,
-                "too many long texts are being encoded: try again later, or send shorter ones",
-            )
+            ApiError::new(Code::QueueFull, "too many texts are being encoded: try again later, or send shorter ones")
         })
     }
 }
@@ -73,8 +70,8 @@ fn units(bytes: usize) -> u32 {
 }
 
 impl AppState {
-    /// Admits texts to encoding by the policies' tokenizer, one after another; the longest has `bytes` bytes. The share
-    /// must be held until all of them are encoded.
+    /// Admits texts that the policies' tokenizer encodes one after another; the longest has `bytes` bytes. The caller
+    /// must hold the share until all texts are encoded.
     ///
     /// # Errors
     /// 400 if the text cannot fit into a sequence, 503 if too many others are being encoded.
@@ -124,8 +121,8 @@ pub(super) fn check_embedded(param: &str, bytes: usize, limit: usize) -> Result<
     Err(ApiError::new(Code::ContextLengthExceeded, message).with_param(param))
 }
 
-/// Returns `work`, which gives `share` back when it is over. Blocking work continues even if its request is dropped, so
-/// the share must belong to the work.
+/// Wraps `work` so that it holds `share` until it ends. Blocking work continues even if its request is dropped, so the
+/// share must belong to the work.
 pub(super) fn holding<T>(share: EncodingShare, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _held = share;

@@ -28,16 +28,17 @@ pub(crate) type ServedEpisode = Episode<TokenSource>;
 /// Conversation to answer, and the options of its episodes.
 pub(super) type EpisodeQuestion = (Conversation, EpisodeOptions);
 
-/// Seed of an episode: from the seed of its question, its number among those of its question, and its number among all.
+/// Computes the seed of an episode from the seed of its question, its number among the episodes of the question, and
+/// its number among all episodes.
 pub(super) type EpisodeSeed = fn(u64, usize, usize) -> u64;
 
 /// Episode, and the recorder of its trace if one is kept.
 type Recorded = (ServedEpisode, Option<Recorder>);
 
-/// Starts `n` episodes of one question for `caller`, each with its own seed and ID. The first has those of the options;
-/// the IDs of the others end in `-1`, `-2` and so on. If one of them is refused, none runs. The request's deadline is
-/// set to the episodes' time limit plus the time to send their output. Traces are kept unless the options say
-/// otherwise.
+/// Starts `n` episodes of one question for `caller`, each with its own seed and ID. The first has the seed and the ID
+/// of the options; the IDs of the others end in `-1`, `-2` and so on. If one of them is refused, none runs. The
+/// request's deadline is set to the episodes' time limit plus the time to send their output. Traces are kept unless the
+/// options say otherwise.
 pub(super) async fn start(
     state: &AppState,
     caller: &Caller,
@@ -135,8 +136,8 @@ pub(super) fn prompt_bytes((conversation, options): &EpisodeQuestion) -> usize {
     if options.prompt.is_some() { 0 } else { conversation.bytes() }
 }
 
-/// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The prompt
-/// is encoded once and the schema compiled once. With an `admission`, their traces are kept.
+/// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The
+/// prompt is encoded once and the schema compiled once. With an `admission`, their traces are kept.
 fn choices(
     state: &AppState,
     caller: &Caller,

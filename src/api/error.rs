@@ -136,7 +136,7 @@ error_table! {
     TooManyConnections: SERVICE_UNAVAILABLE, "server_error", "too_many_connections", retry: true;
     /// The server is shutting down.
     Draining: SERVICE_UNAVAILABLE, "server_error", "draining", retry: true;
-    /// The engine thread has died.
+    /// The engine has stopped, an adapter is not loaded, or no remote engine takes the request.
     EngineUnavailable: SERVICE_UNAVAILABLE, "server_error", "engine_unavailable", retry: true;
     /// The endpoint of the embedder does not answer.
     EmbedderUnavailable: SERVICE_UNAVAILABLE, "server_error", "embedder_unavailable", retry: true;

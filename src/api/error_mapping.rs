@@ -61,8 +61,8 @@ impl From<EngineError> for ApiError {
     }
 }
 
-/// Maps the failure of an encoder, named by `what`, to `unavailable` if its endpoint may answer later, and to an internal
-/// error otherwise.
+/// Maps the failure of an encoder, named by `what`, to `unavailable` if its endpoint may answer later, and to an
+/// internal error otherwise.
 pub(super) fn encoder_error(what: &str, error: &(dyn Error + Send + Sync + 'static), unavailable: Code) -> ApiError {
     let message = format!("the {what} failed: {error}");
     let Some(CompleteError::Transient { after, .. }) = error.downcast_ref() else {

@@ -3,7 +3,7 @@
 //!
 //! A server without API keys trusts everyone who can reach it. A web page can reach it from its visitor's browser by
 //! DNS rebinding: the page's own host name is made to resolve to this server, and the browser takes the requests for
-//! same-origin ones. Their `Host` is that name, so a server without keys answers only to hosts that no page of others
+//! same-origin ones. Their `Host` is that name, so a server without keys answers only to hosts that no attacker's page
 //! can have: IP addresses, `localhost`, and the names given by `--allowed-host`.
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -47,7 +47,7 @@ impl HostRule {
         match hosts.into_iter().flatten().find(|host| !is_allowed(host, allowed)) {
             None => Ok(()),
             Some(host) => {
-                // A client may send any length, and the message repeats it.
+                // Truncated, because the message repeats the host and a client may send any length.
                 let host: String = String::from_utf8_lossy(host).chars().take(100).collect();
                 let message = format!("the host `{host}` is not allowed: start the server with `--allowed-host`");
                 Err(ApiError::new(Code::HostNotAllowed, message))
@@ -72,8 +72,8 @@ pub(crate) async fn check(State(rule): State<HostRule>, request: Request, next: 
     }
 }
 
-/// Returns the only value of a header, if there is one. Of several, this server and a proxy in front of it might each
-/// read another one.
+/// Returns the only value of a header, if there is one. If there were several, this server and a proxy in front of it
+/// might each read a different one.
 fn at_most_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let value = values.next();
@@ -92,7 +92,7 @@ fn is_allowed(host: &[u8], allowed: &[String]) -> bool {
     let (name, port) = host.find(':').map_or((host, ""), |at| host.split_at(at));
     // A final dot stands for the root of the DNS.
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    // DNS rebinding needs a name that an attacker controls, and these are none.
+    // DNS rebinding needs a name that an attacker controls, and nobody controls these.
     let known = name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok();
     is_port(port) && (known || allowed.iter().any(|allowed| allowed == "*" || *allowed == name))
 }

@@ -1,5 +1,5 @@
-//! Hints: fields of the OpenAI interface that can change no answer of this server. They are accepted, since many clients
-//! send them by default, and returned where OpenAI returns them. `serve --strict` refuses them by name instead.
+//! Hints: fields of the OpenAI interface that can change no answer of this server. They are accepted, since many
+//! clients send them by default, and returned where OpenAI returns them. `serve --strict` refuses them by name instead.
 
 use serde_json::Value;
 

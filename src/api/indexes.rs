@@ -1,8 +1,8 @@
 //! Several indexes in one server: the default one, others by their names, and those of vector stores by their IDs.
 //!
-//! A request that names another index is handled by a view of the state with that index in place of the default one, so
-//! that searches, documents, views and metrics follow without knowing of the others. A key that is limited to some indexes
-//! gets views of those alone: every route that reads or changes an index takes its state from here.
+//! A request that names another index is handled by a view of the state with that index in place of the default one.
+//! Searches, documents, views and metrics therefore need not know the other indexes. A key that is limited to some
+//! indexes gets views of those alone: every route that reads or changes an index takes its state from here.
 
 use std::sync::Arc;
 
@@ -66,8 +66,8 @@ impl AppState {
         OtherIndex { name: name.to_owned(), runtime: Arc::new(runtime), library: Arc::new(parts.library), metrics }
     }
 
-    /// Returns the state with the index `named` in place of the default one; without a name, that of the default index or, if
-    /// `caller` may not use that, of the first index that its key names.
+    /// Returns the state with the index `named` in place of the default one. Without a name, returns the state with the
+    /// default index, or with the first index that the key of `caller` names if `caller` may not use the default one.
     ///
     /// # Errors
     /// 400 if there is no such index, or no index at all; 403 if `caller` may not use it.
@@ -113,8 +113,8 @@ impl AppState {
         }
     }
 
-    /// Returns the state with the index that `caller` uses where a request names none; without an index, if there is none
-    /// that the caller may use.
+    /// Returns the state with the index that `caller` uses if a request names none, or a state without an index if
+    /// `caller` may use none.
     pub(crate) fn for_caller(&self, caller: &Caller) -> AppState {
         self.own_default(caller).unwrap_or_else(|| {
             let mut closed = self.clone();
@@ -185,7 +185,7 @@ impl AppState {
         view
     }
 
-    /// Returns the name of the index by which another request finds it again.
+    /// Returns the name by which another request can refer to the index.
     pub(crate) fn index_id(&self) -> &str {
         self.index.as_deref().filter(|_| self.is_other).unwrap_or(INDEX)
     }
@@ -212,7 +212,7 @@ pub(super) fn forbidden(caller: &Caller) -> ApiError {
     ApiError::new(Code::InsufficientScope, message)
 }
 
-/// State with the index that the caller uses where a request names none.
+/// State with the index that the caller uses if a request names none.
 #[derive(Debug)]
 pub(crate) struct CallerState(pub(crate) AppState);
 

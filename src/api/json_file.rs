@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use waymark_runtime::durable_file;
 
-/// Replaces a file by the JSON of `value`. A killed process leaves the old file or the new one.
+/// Replaces a file with the JSON of `value`. A killed process leaves the old file or the new one.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     durable_file::replace(path, &serde_json::to_vec(value)?)
 }
@@ -22,7 +22,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     }
 }
 
-/// Removes a file durably. A file that is gone already is no error.
+/// Removes a file durably. A file that is gone already is not an error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -6,7 +6,7 @@ use waymark_index::{AnswerCut, AnswerRoom};
 /// Size of the fields around the text and the bytes of a token in JSON.
 const TOKEN_FIELDS: usize = 72;
 
-/// Bytes that the log-probabilities of an answer may still take: a token of text may have twenty alternatives.
+/// Bytes that the log-probabilities of an answer may still take. Each token may have twenty alternatives.
 #[derive(Debug)]
 pub(super) struct LogprobRoom {
     room: AnswerRoom,

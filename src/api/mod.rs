@@ -10,12 +10,13 @@
 //! | `answer_calls`, `call_history` | tool calls in answers, and in the messages of a conversation |
 //! | `agent` | `/v1/agent`, an episode with its typed trace |
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
-//! | `vector_stores`, `files`, `json_file` | vector stores that clients create, their files, and the records of both on disk |
+//! | `vector_stores`, `files`, `json_file` | vector stores of clients, their files, and the records of both on disk |
 //! | `search`, `embeddings`, `rerank`, `models`, `health`, `openapi` | the other routes |
 //! | `page` | pages of lists |
 //! | `indexes` | several indexes, and the choice between them |
-//! | `documents`, `library`, `commits`, `snapshots` | documents of the index, the queue of changes, background changes, and earlier snapshots |
-//! | `explore` | `/v1/index`, views of the index for people who look around in it |
+//! | `documents`, `library` | documents of the index, and the queue of changes to them |
+//! | `commits`, `snapshots` | background changes, and earlier snapshots |
+//! | `explore` | `/v1/index`, routes for browsing the index |
 //! | `playground` | `/`, the web page, and its files |
 //! | `api_keys` | `/v1/keys`, keys in the server's state |
 //! | `policies`, `policy_registry` | the served policies, and loading and unloading them |
@@ -23,7 +24,7 @@
 //! | `conversations` | `/v1/conversations`, conversations that responses continue |
 //! | `records` | records of requests in the [store](crate::store) |
 //! | `rollouts` | `/v1/rollouts`, trajectories with masks and rewards for trainers that run elsewhere |
-//! | `absence` | messages about IDs under which nothing is kept |
+//! | `absence` | error messages for unknown IDs |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
 //! | `sampling_params`, `rag`, `vllm_options` | options of requests for sampling and for searching, and those of vLLM |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
@@ -36,8 +37,7 @@
 //! | `body` | parsing of request bodies |
 //! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
 //! | `chunks` | streaming of both kinds of completions |
-//! | `follow`, `sse`, `resume` | event streams of episodes, their encoding, and streams that survive a lost connection
-//! |
+//! | `follow`, `sse`, `resume` | event streams of episodes, their encoding, and resumable streams |
 //! | `observe`, `traceparent`, `guard`, `metrics`, `drain` | logging, metrics and shutdown around every request |
 //! | `debug`, `load` | current state of the server and its load in numbers, for its operator |
 //! | `state` | state shared by all handlers |

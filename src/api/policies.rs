@@ -130,7 +130,7 @@ pub(crate) async fn unload(
     let Path(name) = name.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()))?;
     let store = store(&state)?;
     state.policies.get(&name)?;
-    // First, so that a policy that is gone does not come back with the next start.
+    // Removed from the records first, so that an unloaded policy does not come back with the next start.
     state.records.remove(&PolicyRecord::key(&name)).await?;
     let served = store.unload(&name, &state.policies).await?;
     Ok(axum::Json(PolicyChange { object: "policies.unload", policy: served.as_ref().into(), replaced: false }))

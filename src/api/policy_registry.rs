@@ -131,8 +131,8 @@ impl PolicyRegistry {
         }
     }
 
-    /// Replaces `old` with the policy in `dir`, whose files must be below `root`, unless they are identical. Returns
-    /// `true` if it did.
+    /// Replaces `old` with the policy in `dir`, whose files must be below `root`, unless the files are identical.
+    /// Returns `true` if the policy was replaced.
     ///
     /// # Errors
     /// If the policy cannot be loaded.

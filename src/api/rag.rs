@@ -9,7 +9,7 @@ use waymark_index::{SearchFields, SearchScope, WithSearch};
 use super::error::ApiError;
 use crate::keys::RequestPriority;
 
-/// Options of an episode: those of its searches, over the policy's own, and others. The modes `triples`, `kag` and
+/// Options of an episode: search options, which override the policy's own, and others. The modes `triples`, `kag` and
 /// `hypergraph` are for policies whose protocol can present their results.
 pub type RagOptions = WithSearch<EpisodeFields>;
 

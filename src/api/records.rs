@@ -1,6 +1,7 @@
 //! Records of requests in the [store](crate::store): encoding, and what happens when the store fails.
 //!
-//! A write that fails never fails an answer that is already there: the loss is logged, counted, and told in a header.
+//! A write that fails never fails an answer that is already there: the loss is logged, counted, and reported in a
+//! header.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -258,8 +259,8 @@ impl Records {
     }
 }
 
-/// Returns `true` if no record can have this key. No ID that the server gives holds this character, and PostgreSQL refuses
-/// it in any text.
+/// Returns `true` if no record can have this key. No ID that the server gives holds this character, and PostgreSQL
+/// refuses it in any text.
 fn is_impossible(key: &RecordKey) -> bool {
     key.id.contains('\0') || key.parent.contains('\0')
 }

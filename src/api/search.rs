@@ -122,7 +122,7 @@ impl AppState {
         let searcher = self.searcher()?;
         let begun = Instant::now();
         let found = searcher.search(query.cache_salt(salt).into()).await.map_err(ApiError::from);
-        // A refused query is the client's mistake, and no failure of the search.
+        // A refused query is the client's mistake, not a failure of the search.
         let failed = found.as_ref().is_err_and(|error| error.code.status().is_server_error());
         self.metrics.client_searched(begun.elapsed(), failed);
         found

@@ -12,8 +12,8 @@ pub(super) const MAX_TEXT_CHARS: usize = 512;
 /// Maximum length of an attribute's name, in characters.
 pub(super) const MAX_NAME_CHARS: usize = 64;
 
-/// Returns a function that maps the scores of `hits` to 0 to 1. Scores stay as they are if the best is at most 1, and
-/// are divided by the best otherwise.
+/// Returns a function that maps the scores of `hits` to the range from 0 to 1. Scores stay unchanged if the best is at
+/// most 1, and are divided by the best otherwise.
 pub(super) fn scale(hits: &[Hit]) -> impl Fn(f32) -> f32 + use<> {
     let best = hits.iter().map(|hit| hit.score).fold(1.0, f32::max);
     move |score| (score / best).clamp(0.0, 1.0)
@@ -24,7 +24,7 @@ pub(super) fn filename(title: &str, id: &str) -> String {
     if title.is_empty() { id.to_owned() } else { title.to_owned() }
 }
 
-/// Returns the ID of the uploaded file that a passage is from, or that of the passage if it is from none.
+/// Returns the ID of the uploaded file that a passage is from, or the ID of the passage if it is from no uploaded file.
 pub(super) fn file_id(passage: &str) -> &str {
     match passage.split_once('#') {
         Some((file, _)) if is_file(file) => file,

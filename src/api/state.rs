@@ -51,7 +51,7 @@ pub struct AppState {
     pub index: Option<String>,
     /// Indexes beside the default one.
     pub(crate) others: Arc<Vec<Arc<OtherIndex>>>,
-    /// If `true`, this is the view of a request to one of them.
+    /// If `true`, this is the view of a request to an index beside the default one.
     pub(crate) is_other: bool,
     /// Vector stores and files of clients. `None` if clients cannot create any.
     pub(crate) vector_stores: Option<Arc<VectorStores>>,
@@ -141,7 +141,7 @@ impl AppState {
         self.runtime.searcher.as_deref().ok_or_else(ApiError::no_index)
     }
 
-    /// Sets the store of records. They are in memory otherwise.
+    /// Sets the store of records. By default, records are in memory.
     pub fn with_records(mut self, store: Arc<dyn Store>) -> Self {
         // Whatever holds the old store is made again.
         self.records = Records::new(store);
@@ -179,8 +179,8 @@ impl AppState {
         self
     }
 
-    /// Queues the changes of documents that an earlier process acknowledged and did not commit. Call it once, within the
-    /// async runtime, when the state is complete.
+    /// Queues the changes of documents that an earlier process acknowledged and did not commit. Call it once, within
+    /// the async runtime, when the state is complete.
     pub fn resume_changes(&self) {
         self.views().iter().for_each(commits::resume);
     }

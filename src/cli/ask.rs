@@ -68,7 +68,7 @@ impl Args {
             .with_client(async |client| episode::ask(&client, &mut dialogue, &question, &options, print).await);
         if let (Some(answer), Some(file)) = (asked.await?, file) {
             dialogue.push(question, answer);
-            // The answer has been given, so that this is no failure of the command.
+            // The answer has been given, so a failed save is not a failure of the command.
             if let Err(error) = dialogue.save(&file) {
                 tracing::warn!("{error:#}; --continue will not know this question");
             }

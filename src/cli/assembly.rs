@@ -146,7 +146,7 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     Ok(state)
 }
 
-/// Returns the opener of the vector stores' indexes. There may be many of them, so that each has few search threads.
+/// Returns the opener of the vector stores' indexes. There may be many of them, so each has few search threads.
 fn store_opener(config: &ServeConfig, embedder: SharedEmbedder, reranker: Option<Arc<Reranking>>) -> IndexOpener {
     let threads = config.retrieval.threads.min(STORE_THREADS);
     IndexOpener { embedder, reranker, config: RetrievalConfig { threads, writable: true, ..config.retrieval.clone() } }
@@ -212,7 +212,7 @@ async fn token_runtime(
 /// Loads the embedder that `config` names.
 ///
 /// # Errors
-/// If its weights cannot be fetched or read, or its endpoint cannot be asked.
+/// If its weights cannot be fetched or read, or its endpoint cannot be reached.
 pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
     // A separate team, so that embedding a text never delays a decoding step.
     let team = Arc::new(Team::new(config.model.threads));

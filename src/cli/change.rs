@@ -176,7 +176,7 @@ impl IndexTarget {
         let began = Instant::now();
         let before = Manifest::read(&self.index)?;
         let bars = BuildBars::default();
-        // Without the flag a commit drops no snapshot. The current one is not among those kept.
+        // Without the flag, a commit drops no snapshot. The current one is not counted among those kept.
         let kept = || snapshots(&self.index).map(|snapshots| snapshots.len() - 1);
         let keep = self.keep_snapshots.map_or_else(kept, Ok)?;
         let options = CommitOptions { threads: self.threads(), keep, ..options };

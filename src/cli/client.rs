@@ -30,7 +30,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// Timeout of a silent server that answers a message in one piece.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Maximum size of such an answer in bytes.
+/// Maximum size of the answer to a message, in bytes.
 const MAX_MESSAGE: u64 = 64 << 20;
 
 /// Maximum size of an event in bytes.
@@ -142,8 +142,8 @@ impl Client {
         spawn_blocking(fetch).await?
     }
 
-    /// Sends a message of the Model Context Protocol of the negotiated `revision`. Returns the body of the response, also
-    /// of a refusal. Blocks.
+    /// Sends a message of the Model Context Protocol of the negotiated `revision`. Returns the body of the response,
+    /// also of a refusal. Blocks.
     ///
     /// # Errors
     /// If the server cannot be reached, or is silent for an hour.

@@ -39,7 +39,7 @@ impl CollectorClient {
         tls.unwrap_or_else(|| error.to_string())
     }
 
-    /// Logs the first failure after a success: a collector that is away would fill the log.
+    /// Logs only the first failure after a success, because an unreachable collector would otherwise fill the log.
     fn note(&self, outcome: &Result<Response<Bytes>, String>, url: &str) {
         let reason = match outcome {
             Ok(response) if response.status().is_success() => None,

@@ -39,7 +39,7 @@ impl ConfigCommand {
     }
 }
 
-// By hand, because the sources of the values are known to the matches only.
+// Implemented by hand, because only the matches know the sources of the values.
 impl FromArgMatches for ShownConfig {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         // Refuses what `waymark serve` would refuse.
@@ -109,9 +109,10 @@ fn line(flag: &Arg, matches: &ArgMatches, file: Option<&FlagFile>) -> String {
     format!("{name} = {value}  # {source}")
 }
 
-/// Returns `true` if the value of a flag that may hold a secret holds none: a place of the state that is no database.
+/// Returns `true` if the value of a flag that may hold a secret holds none: a place of the state that is not a
+/// database.
 fn is_public(id: &str, matches: &ArgMatches) -> bool {
-    // An error stands for a flag of another type.
+    // `Err` means that the flag has another type.
     let place = matches.try_get_one::<StatePlace>(id).ok().flatten();
     place.is_some_and(|place| !matches!(place, StatePlace::Postgres(_)))
 }

@@ -84,13 +84,13 @@ impl Dialogue {
         serde_json::from_slice(&text).map(Some).with_context(about)
     }
 
-    /// Writes the conversation, readable by its owner only. A path that is no regular file, such as `/dev/null`, is left
-    /// alone.
+    /// Writes the conversation, readable by its owner only. A path that is no regular file, such as `/dev/null`, is
+    /// left alone.
     ///
     /// # Errors
     /// If the file cannot be written; an earlier one then stays.
     pub(super) fn save(&self, path: &Path) -> anyhow::Result<()> {
-        // The rename would replace a device such as /dev/null by a file.
+        // The rename would replace a device such as /dev/null with a file.
         if path.exists() && !path.is_file() {
             return Ok(());
         }

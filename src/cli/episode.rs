@@ -7,8 +7,8 @@ use waymark_agent::Event;
 use super::client::{Client, ServerRefusal};
 use super::dialogue::Dialogue;
 
-/// Asks `question` in a conversation, with `options` as further fields of the request, and passes every event to `each`.
-/// While the conversation is too long for the model, its oldest exchange is dropped. Returns as [`run`] does.
+/// Asks `question` in a conversation, with `options` as further fields of the request, and passes every event to
+/// `each`. While the conversation is too long for the model, its oldest exchange is dropped. Returns as [`run`] does.
 ///
 /// # Errors
 /// If the request or the episode fails, or `each` does.

@@ -20,7 +20,7 @@ const MAX_LINE: u64 = 16 << 20;
 /// Maximum number of messages that wait for their responses.
 const CONCURRENT: usize = 16;
 
-/// Code of JSON-RPC for text that is no JSON.
+/// Code of JSON-RPC for text that is not JSON.
 const PARSE_ERROR: i64 = -32700;
 
 /// Code of JSON-RPC for a failure of the server.
@@ -58,7 +58,7 @@ impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let url = self.url.clone().map_or_else(|| local_url(variable), Ok)?;
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
-        // A certificate seldom names this machine's own address; a key is sent to a server that was named only.
+        // A certificate seldom names this machine's own address; a key is sent only to a server that was named.
         let client = if self.url.is_some() { Client::new(&url).with_key(key) } else { Client::local(&url) };
         let client = client.trusting(self.ca.as_deref())?;
         relay(client).await

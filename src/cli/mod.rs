@@ -162,7 +162,7 @@ impl Cli {
                 Command::Openapi(args) => args.run(),
             }
         });
-        // Dropping the runtime would wait for blocking work without end, deaf to a second signal.
+        // Dropping the runtime would wait for blocking work without end, and ignore a second signal.
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         result
     }

@@ -11,7 +11,7 @@ use waymark_runtime::snapshots::{
 
 use super::index::mebibytes;
 
-/// Time between two looks at a directory or an object store that is followed.
+/// Default polling interval for a directory or an object store that is followed, in seconds.
 const DEFAULT_INTERVAL: f64 = 1.0;
 
 /// Publishes the current snapshot of an index on an object store, for `waymark serve --index s3://…` and `index pull`.

@@ -26,7 +26,7 @@ pub(crate) async fn unless_stopped<T: Send + 'static>(
 }
 
 /// Returns `true` if a server with `config` has files to reload on SIGHUP: keys, certificates, or policy directories.
-/// Known before the start, during which SIGHUP must not end the process either.
+/// Decided before the start, because SIGHUP must not end the process during the start either.
 pub(crate) fn has_reloadable_files(config: &ServeConfig) -> bool {
     let keys = config.access.file.is_some() || config.access.key.is_some();
     let policies = config.policy_root.is_some() || !config.policies.is_empty();

@@ -50,10 +50,10 @@ impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let url = self.url.clone().map_or_else(|| local_url(variable), Ok)?;
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
-        // A certificate seldom names this machine's own address; a key is sent to a server that was named only.
+        // A certificate seldom names this machine's own address; a key is sent only to a server that was named.
         let client = if self.url.is_some() { Client::new(&url).with_key(key) } else { Client::local(&url) };
         let client = client.trusting(self.ca.as_deref())?;
-        // Asked first, so that one error stands for all where there is no server.
+        // Asked first, so that a missing server gives one error instead of several.
         client.text("/health").await?;
         let ready = client.ready(READY_TIMEOUT).await;
         // Either may be closed to this key, which should not hide the other.

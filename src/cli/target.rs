@@ -87,8 +87,8 @@ impl TargetArgs {
         self.policy_name.as_deref()
     }
 
-    /// Runs `work` with a client of the server: of the running one that is named, or of one that this process starts and
-    /// stops afterwards.
+    /// Runs `work` with a client of the server: of the running one that is named, or of one that this process starts
+    /// and stops afterwards.
     ///
     /// # Errors
     /// If flags are invalid, the server cannot be started, or `work` fails.

@@ -100,7 +100,7 @@ pub(crate) struct Args {
     openie_failures: Option<u64>,
 }
 
-/// An extractor that reports afterwards what it found.
+/// Source of triples that can report what it found.
 #[derive(Debug)]
 pub(crate) enum TripleProvider {
     Builtin,
@@ -135,8 +135,8 @@ impl Args {
         };
         let model = self.model();
         if self.typed().is_none() {
-            // Environment variables for no endpoint, or for another model, may be meant for other commands. If a document
-            // then needs triples, the index reports the missing extractor.
+            // Environment variables for no endpoint, or for another model, may be meant for other commands. If a
+            // document then needs triples, the index reports the missing extractor.
             let meant = self.url().is_some() && model.as_deref() == Some(asked);
             return meant.then(|| self.endpoint(dir)).transpose();
         }
@@ -207,7 +207,7 @@ impl Args {
 
 /// Path of the journal of endpoint replies, beside the index: replies cost money and outlive a failed build.
 fn journal(out: &Path) -> PathBuf {
-    // Without the final slash, after which the name would be a file within the index.
+    // Without the final slash; with it, the journal would be a file within the index.
     let mut name = out.components().as_path().as_os_str().to_owned();
     name.push(".openie.jsonl");
     name.into()

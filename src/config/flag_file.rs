@@ -16,7 +16,7 @@ use toml::Value;
 /// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Similarity from which a known name is proposed for an unknown one.
+/// Minimum similarity at which a known name is proposed for an unknown one.
 const SIMILAR: f64 = 0.75;
 
 /// Error of a configuration file.
@@ -41,7 +41,7 @@ pub enum FlagFileError {
         /// Line and error of the parser.
         reason: String,
     },
-    /// A key is no flag.
+    /// A key is not a flag.
     #[error("{}: unknown key `{key}`{}", path.display(), proposal(.nearest.as_deref()))]
     Unknown {
         /// Path of the file.

@@ -22,8 +22,8 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_ENCODING_BYTES", value_name = "SIZE", default_value = "512MiB")]
     pub encoding_bytes: Size,
 
-    /// Maximum size of the answer to a search or a batch of searches, such as `64MiB`. What exceeds it is left out, and
-    /// the answer says so (`cut`).
+    /// Maximum size of one answer, such as `64MiB`. Results of searches and log-probabilities that exceed it are left out,
+    /// and the answer says so (`cut`). Larger embeddings, rollouts, texts of tokens and files are refused.
     #[arg(long, env = "WAYMARK_ANSWER_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub answer_bytes: Size,
 
@@ -63,7 +63,8 @@ pub struct HttpArgs {
 pub struct HttpConfig {
     /// Maximum size of a request body, in bytes.
     pub body_limit: usize,
-    /// Maximum size of the answer to a search or a batch of searches, in bytes.
+    /// Maximum size of the answers to searches and rollouts, of the log-probabilities in an answer, and of embeddings
+    /// and decoded texts, in bytes.
     pub answer_bytes: usize,
     /// Memory for encoding texts into tokens, in bytes.
     pub encoding_bytes: usize,

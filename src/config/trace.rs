@@ -8,11 +8,11 @@ use waymark_runtime::config::seconds;
 /// Flags for stored traces and resumable streams.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TraceArgs {
-    /// Maximum number of stored traces (`/v1/traces`); the oldest are evicted first. 0 stores none.
+    /// Maximum number of traces kept in memory (`/v1/traces`); the oldest are evicted first. 0 stores none.
     #[arg(long, env = "WAYMARK_TRACE_COUNT", value_name = "NUMBER", default_value_t = 1000)]
     pub trace_count: usize,
 
-    /// Memory for stored traces, such as `64MiB`; 0 stores none.
+    /// Maximum size of the traces kept in memory, such as `64MiB`; 0 stores none.
     #[arg(long, env = "WAYMARK_TRACE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub trace_bytes: Size,
 

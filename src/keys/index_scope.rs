@@ -10,13 +10,13 @@ const MAX_INDEXES: usize = 64;
 /// Maximum length of a name, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Indexes that an API key may use: all by default, or those with these names. The vector stores that a key made are open
-/// to it either way.
+/// Indexes that an API key may use: all by default, or those with these names. A key may always use the vector stores
+/// that it created.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IndexScope(Option<Arc<[String]>>);
 
-/// Error returned for names of indexes that a key cannot be limited to. It quotes none of them, because a key may stand in
-/// their place.
+/// Error returned for names of indexes that a key cannot be limited to. It quotes none of them, because a key may stand
+/// in their place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IndexScopeError {
     /// No name, or too many.
@@ -34,8 +34,8 @@ impl IndexScope {
     /// Limits a key with these scopes to the indexes `names`. `None` allows all.
     ///
     /// # Errors
-    /// If there are no names or too many, if one has other characters than names of indexes have, or if the key has the
-    /// scope `admin`.
+    /// If there are no names or too many, if a name has characters that names of indexes cannot have, or if the key has
+    /// the scope `admin`.
     pub fn new(names: Option<Vec<String>>, scopes: &[Scope]) -> Result<Self, IndexScopeError> {
         let Some(names) = names else { return Ok(Self::default()) };
         let valid = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

@@ -71,8 +71,9 @@ impl Meter {
         Ok(Admitted(Arc::clone(self)))
     }
 
-    /// Counts `more` further requests at `now`, if `limits` allow them: those that an admitted request stands for. More
-    /// than a minute allows need all of a minute's worth and overdraw it, or they could never be made.
+    /// Counts `more` further requests at `now` for an admitted request that stands for several, if `limits` allow them.
+    /// More requests than a minute allows need a full minute's worth and overdraw it, because they could never be
+    /// admitted otherwise.
     pub(crate) fn count_requests(&self, limits: &KeyLimits, more: usize, now: Instant) -> Result<(), Refused> {
         let Some(rate) = limits.requests_per_minute else { return Ok(()) };
         let mut usage = self.usage();

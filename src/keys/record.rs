@@ -54,7 +54,7 @@ impl KeyRecord {
     /// If the hash or the names of indexes are damaged.
     pub(crate) fn entry(self, name: &str) -> Result<KeyEntry, KeyRecordError> {
         Ok(KeyEntry {
-            // A damaged limit must not become none.
+            // A damaged limit must not turn into no limit.
             indexes: IndexScope::new(self.indexes, &self.scopes)?,
             id: KeyId::new(name),
             digest: self.hash.parse()?,

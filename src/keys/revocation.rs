@@ -62,7 +62,7 @@ pub fn revoke_key(path: &Path, id: &str) -> Result<(), RevokeError> {
     let unclear = || RevokeError::Lines { path: path.to_owned(), id: id.to_owned() };
     let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     let shortened = without(&text, place, entries.len()).ok_or_else(unclear)?;
-    // Whatever form the file has, exactly one key may go.
+    // Exactly one key may be removed, whatever the form of the file.
     let left = file::parse(&shortened, path).map_err(|_| unclear())?;
     let others = entries.iter().enumerate().filter(|(index, _)| *index != place);
     if !others.map(|(_, entry)| entry.to_string()).eq(left.iter().map(ToString::to_string)) {
@@ -94,7 +94,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = File::create(&draft)?;
-        // Before the content, which others may not be allowed to read.
+        // Set before the content is written, because others may not be allowed to read it.
         file.set_permissions(fs::metadata(path)?.permissions())?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;

@@ -78,8 +78,8 @@ impl FromStr for Secret {
     }
 }
 
-/// BLAKE3 hash of a key, in which form it is stored. Keys are long and random, so a fast hash is safe. Comparison takes
-/// constant time.
+/// BLAKE3 hash of a key; keys are stored in this form. Keys are long and random, so a fast hash is safe. Comparison
+/// takes constant time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest(blake3::Hash);
 

@@ -150,7 +150,8 @@ impl ApiKeys {
         shared.change(|sources| sources.listed = listed)
     }
 
-    /// Replaces the keys that come from the server's state. A key whose name or digest one of the others has is left out.
+    /// Replaces the keys that come from the server's state. A key is left out if a key from another source has the same
+    /// name or digest.
     ///
     /// # Errors
     /// If two of the keys have the same name or the same digest. The old keys then stay in place.

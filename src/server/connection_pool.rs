@@ -39,8 +39,7 @@ pub(super) struct ConnectionPool {
 
 impl ConnectionPool {
     pub(super) fn new(router: Router, overloaded: Router, times: ConnectionConfig, tls: Option<Tls>) -> Self {
-        // Halved because `empty` acquires all permits at once, which are counted in 32 bits. No system has that many
-        // sockets.
+        // `empty` acquires all permits at once, and their number is a `u32`. No system has that many sockets.
         let most = times.most.min(u32::MAX as usize >> 1);
         Self {
             slots: Arc::new(Semaphore::new(most)),

@@ -1,12 +1,12 @@
-//! Limit of open files, of which each connection takes one.
+//! Limit of open files. Each connection takes one.
 
 use super::refused_connections;
 
 /// Maximum number of files kept free for commits, models, logs and outgoing connections.
 const RESERVED: usize = 256;
 
-/// Raises the process's limit of open files for `most` connections, as far as the system permits, and returns the number
-/// of connections that fit into the limit.
+/// Raises the process's limit of open files for `most` connections, as far as the system permits, and returns the
+/// number of connections that fit into the limit.
 pub fn fit_connections(most: usize) -> usize {
     let connections = fitting_connections(most);
     if connections < most {
@@ -19,7 +19,8 @@ pub fn fit_connections(most: usize) -> usize {
     connections
 }
 
-/// Raises the limit of open files as [`fit_connections`] does, and returns the number of connections without a log line.
+/// Raises the limit of open files as [`fit_connections`] does, and returns the number of connections without a log
+/// line.
 pub(crate) fn fitting_connections(most: usize) -> usize {
     let files = raise_file_limit(most.saturating_add(refused_connections::HELD + RESERVED));
     files.map_or(most, |files| connections_within(files, most))
@@ -41,7 +42,7 @@ fn raise_file_limit(wanted: usize) -> Option<usize> {
     if current == INFINITY {
         return None;
     }
-    // Unchanged where the limit is high enough already, or cannot be raised.
+    // Unchanged if the limit is high enough already or cannot be raised.
     let raised = rlimit::increase_nofile_limit(wanted as u64).unwrap_or(current);
     usize::try_from(raised.max(current)).ok()
 }

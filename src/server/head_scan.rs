@@ -3,9 +3,10 @@
 /// Longest name to recognize, with its colon.
 const NAME: usize = b"transfer-encoding:".len();
 
-/// Looks for `content-length` and `transfer-encoding` in the bytes of a request's head. hyper follows the second and
-/// drops the first, as RFC 9112 allows (§6.1), so that the router cannot see that there were two. A proxy in front of
-/// the server may follow the other one and take the end of the body for another request.
+/// Looks for `content-length` and `transfer-encoding` in the bytes of a request's head. hyper follows
+/// `transfer-encoding` and drops `content-length`, as RFC 9112 allows (§6.1), so the router cannot see that there were
+/// two. A proxy in front of the server may follow `content-length` instead, and take the end of the body for another
+/// request.
 #[derive(Debug, Default)]
 pub(super) struct HeadScan {
     /// Beginning of the current line, in lower case.

@@ -9,8 +9,8 @@ use tokio::task::AbortHandle;
 /// Maximum number of connections beyond the limit that are held at a time.
 pub(super) const HELD: usize = 64;
 
-/// Connections beyond the limit. A new one ends the oldest, so that a probe gets its response however many clients hold
-/// connections on which they send nothing.
+/// Connections beyond the limit. Once all slots are taken, a new connection ends the oldest one. A probe thus gets its
+/// response even if many clients hold silent connections.
 #[derive(Debug)]
 pub(super) struct RefusedConnections {
     slots: Arc<Semaphore>,
@@ -24,8 +24,8 @@ impl Default for RefusedConnections {
 }
 
 impl RefusedConnections {
-    /// Returns a slot for one more connection. If there is none, ends the oldest connection and waits until it is closed,
-    /// so that the number of open files stays bounded.
+    /// Returns a slot for one more connection. If there is none, ends the oldest connection and waits until it is
+    /// closed, so that the number of open files stays bounded.
     pub(super) async fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
         self.held.retain(|task| !task.is_finished());
         if self.slots.available_permits() == 0

@@ -43,7 +43,8 @@ struct TimeoutState {
 enum ConnectionStage {
     /// The client is sending the head of a request.
     Head { until: Instant },
-    /// The client waits for the response. Its body may still be arriving, which the body's reader times.
+    /// The client waits for the response. The request's body may still be arriving; its reader has a timeout of its
+    /// own.
     Waiting { lifetime: Lifetime },
     /// The client is receiving the response.
     Sending { lifetime: Lifetime, until: Instant },
@@ -80,7 +81,7 @@ impl ConnectionTimer {
         let mut stage = self.stage();
         // A pipelined head, which arrives before its turn, is not looked at: hyper closes the connection after it.
         if matches!(*stage, ConnectionStage::Idle { .. } | ConnectionStage::Head { .. }) {
-            // The stage stays locked meanwhile. Both are never locked in the other order.
+            // The stage stays locked while the head is locked. The two are never locked in the other order.
             self.head().feed(bytes);
         }
         // Further bytes of a head must not extend its timeout.

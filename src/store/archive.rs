@@ -94,7 +94,7 @@ impl<T> Archive<T> {
             // A counter instead of the time, which may repeat or jump back.
             let age = state.clock;
             state.clock += 1;
-            // Put first, so that the new value counts as its owner's when the largest owner is found.
+            // Added first, so that the new value counts as its owner's when the largest owner is found.
             state.put(id.into(), ArchiveEntry { value, owner, bytes, age });
             while let Some(value) = state.excess(self.most, self.bytes) {
                 gone.push(value);
@@ -163,7 +163,7 @@ impl<T> ArchiveState<T> {
         let size = |share: &ArchiveShare| if crowded { share.ages.len() } else { share.bytes };
         let oldest = |share: &ArchiveShare| share.ages.first_key_value().map(|(age, id)| (*age, id.clone()));
         let shares = self.shares.values().filter_map(|share| Some((size(share), oldest(share)?)));
-        // Of two equal owners, the one with the older value gives way.
+        // Of two equally large owners, the one with the older value loses it.
         let (_, (_, id)) = shares.max_by(|one, other| one.0.cmp(&other.0).then(other.1.0.cmp(&one.1.0)))?;
         self.remove(&id)
     }

@@ -16,7 +16,7 @@ const MAX_BODY: u64 = 256 << 20;
 /// # Errors
 /// If the value has no JSON form.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> io::Result<Vec<u8>> {
-    // Traces and responses are mostly text, of which the fastest level removes nearly as much as the others.
+    // Traces and responses are mostly text. The fastest level compresses text nearly as well as the others.
     let mut writer = BufWriter::new(GzEncoder::new(Vec::new(), Compression::fast()));
     serde_json::to_writer(&mut writer, value)?;
     writer.into_inner()?.finish()

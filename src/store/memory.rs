@@ -114,7 +114,7 @@ impl MemoryStore {
     fn removed(&self, key: &RecordKey) -> Result<bool, StoreError> {
         let Some(parent) = key.of_parent() else {
             let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            // Within the turn: a change that has read the record would otherwise write it again.
+            // Removed under the lock, because a concurrent change that has read the record would write it again.
             return Ok(self.family(key).is_some_and(|_| self.archive(key.kind).remove(&key.id).is_some()));
         };
         let mut found = false;

@@ -38,8 +38,8 @@ pub struct StoreSize {
     pub bytes: usize,
 }
 
-/// Error of a store. The record in question is unchanged, or was never written; only after a timeout, or if the
-/// connection broke during a commit, it may have been written all the same.
+/// Error of a store. The record in question is unchanged, or was never written. Only after a timeout, or if the
+/// connection broke during a commit, the write may have succeeded anyway.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database returned an error: it is full, gone, or damaged.
@@ -101,7 +101,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Replaces the body of a record. Returns `false` if there is no such record.
     fn update<'a>(&'a self, key: &'a RecordKey, body: Vec<u8>) -> StoreFuture<'a, bool>;
 
-    /// Adds children to the record `parent`, all or none, after those it has. Returns `false` if there is no such record.
+    /// Adds children to the record `parent`, all or none, after those it has. Returns `false` if there is no such
+    /// record.
     fn append<'a>(&'a self, parent: &'a RecordKey, children: Vec<Record>) -> StoreFuture<'a, bool>;
 
     /// Returns the record `key`.

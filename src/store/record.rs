@@ -26,7 +26,7 @@ pub enum RecordKind {
     Policy,
     /// API key created over HTTP.
     Key,
-    /// Secret with which the servers of the state seal what clients keep for them.
+    /// Secret with which the servers that share the state seal reasoning for clients to keep.
     Secret,
 }
 

@@ -31,7 +31,7 @@ impl Advantage {
     pub fn group(self, rewards: &[f64], groups: &[usize]) -> Vec<f64> {
         assert_eq!(rewards.len(), groups.len(), "every reward needs a group");
         let mut order: Vec<usize> = (0..rewards.len()).collect();
-        // A stable sort: members keep their order, and sums over them their rounding.
+        // A stable sort keeps the order of a group's members, and with it the rounding of their sums.
         order.sort_by_key(|&index| groups[index]);
         let mut advantages = vec![0.0; rewards.len()];
         for members in order.chunk_by(|&a, &b| groups[a] == groups[b]) {
@@ -49,7 +49,7 @@ impl Advantage {
         let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
         let one = rewards.len() < 2;
         let epsilon = match self {
-            // verl sets mean 0 and std 1 for a group of one and adds its epsilon all the same.
+            // verl sets mean 0 and std 1 for a group of one, and still adds its epsilon.
             Advantage::Grpo if one => return (0.0, 1.0 + 1e-6),
             Advantage::Baseline => return (mean, 1.0),
             _ if one => return (mean, 1.0),

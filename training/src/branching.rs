@@ -1,4 +1,4 @@
-//! Branches of rollouts: further trajectories that continue states of one.
+//! Branches of rollouts: further trajectories, each of which continues a state of a first one.
 
 use waymark_agent::{AgentError, Conversation, Episode, EpisodeOptions, EpisodeState, Policy, Runtime, Trajectory};
 use waymark_runtime::evaluate::drained;
@@ -16,7 +16,7 @@ pub(crate) struct BranchedTrajectory {
     pub(crate) origin: Option<BranchOrigin>,
 }
 
-/// Answers a question, and continues some states of the trajectory. Returns the trajectory and then its branches, in the
+/// Answers a question, and continues some states of the trajectory. Returns the trajectory, then its branches in the
 /// order of their turns. The seed in `options` determines all of them.
 pub(crate) async fn play(
     runtime: &Runtime,
@@ -48,7 +48,7 @@ pub(crate) async fn play(
     Ok(played)
 }
 
-/// Chooses `count` states, or all if it is 0. Drops the others, whose sequences take part of the KV cache.
+/// Chooses `count` states, or all if it is 0. Drops the others, which frees their part of the KV cache.
 fn chosen(states: Vec<EpisodeState>, count: usize, seed: u64) -> Vec<EpisodeState> {
     let mut order = seeding::shuffled(states.len(), seeding::seed(seed, "states", 0));
     order.truncate(if count == 0 { states.len() } else { count });
@@ -72,7 +72,7 @@ mod tests {
     use crate::rollout::{QuestionSet, Rollout, RolloutPlan, rollouts};
     use crate::tiny;
 
-    /// Index that is never asked: the policy writes no search.
+    /// Index that is never searched, because the policy writes no search.
     #[derive(Debug)]
     struct Nothing;
 

@@ -72,8 +72,8 @@ impl ModeTable {
         &mut modes[at].1
     }
 
-    /// Mode whose trajectories answer questions of `kind` rightly most often; of equal ones, the mode that shows a
-    /// supporting passage more often, then the cheapest. `None` if fewer than two modes were tried often enough.
+    /// Mode whose trajectories answer questions of `kind` rightly most often. Ties go to the mode that shows a
+    /// supporting passage more often, then to the cheapest. `None` if fewer than two modes were tried often enough.
     pub fn best(&self, kind: &str) -> Option<Mode> {
         let modes = self.kinds.get(kind)?.iter();
         let tried: Vec<_> = modes.filter(|(_, record)| record.tried >= MIN_TRAJECTORIES).collect();

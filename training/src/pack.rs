@@ -78,7 +78,7 @@ impl PackedSequences {
                 self.add_leaf(group[0], &first, depth, parent);
                 continue;
             }
-            // All members share the prefix of the first one, so the shortest of these is common to all.
+            // Every member shares a prefix with the first one, so the shortest of these prefixes is common to all.
             let common = |&member: &usize| first.shared(&sequences[member]);
             let end = rest.iter().map(common).min().unwrap_or(depth);
             let segment = self.pack.push(&first.tokens[depth..end], parent);

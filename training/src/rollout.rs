@@ -64,7 +64,8 @@ pub struct RolloutPlan<'a> {
     pub step: u64,
     /// Cost model for searches over an index whose manifest does not decide: see [`QuestionSet::price`].
     pub cost: Cost,
-    /// Modes of the first searches of the first trajectories of each question. The others choose their own.
+    /// Modes of the first search of each question's first trajectories, one per trajectory. In the other trajectories,
+    /// the policy chooses the mode.
     pub first_modes: &'a [Mode],
     /// Measure of the evidence (P) of the samples.
     pub evidence: EvidenceMeasure,
@@ -153,8 +154,8 @@ pub fn rollout_policy(policy: &Policy, lease: Option<Lease>) -> Policy {
     policy
 }
 
-/// Answers every validation question of `question_sets` once, with the policy's serving settings. The seeds are the same in
-/// every call, so two measurements differ only by the policy.
+/// Answers every validation question of `question_sets` once, with the sampling parameters that the policy is served
+/// with. The seeds are the same in every call, so two measurements differ only by the policy.
 ///
 /// # Errors
 /// Same as [`rollouts`].

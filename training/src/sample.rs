@@ -73,7 +73,7 @@ pub struct Sample {
     /// If `true`, the answer is a guess of a teacher that did not find it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
-    /// IDs of the passages that were withheld from the searches. Not empty only in lessons that end with the statement
+    /// IDs of the passages that were withheld from the searches. A lesson with such passages ends with the statement
     /// that nothing was found.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
@@ -96,7 +96,8 @@ pub struct Sample {
     pub actions: Vec<TurnAction>,
     /// Evidence of each search.
     pub evidence: Vec<RetrievalRecord>,
-    /// SF-F1 of the evidence. `None` if the supporting passages are not known or SF-F1 was not computed.
+    /// Measure of the evidence (P), by default SF-F1. `None` if the supporting passages are not known or P was not
+    /// computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub support: Option<f64>,
     /// Final answer, if there is one.
@@ -124,7 +125,7 @@ pub struct Sample {
 pub struct BranchOrigin {
     /// ID of the other trajectory.
     pub of: String,
-    /// Turn with which the branch goes on, counted from 1.
+    /// First turn of the branch itself, counted from 1.
     pub turn: usize,
 }
 
@@ -135,8 +136,8 @@ pub struct PreferenceRecord {
     pub to: String,
     /// Turn, counted from 0, in which the two trajectories diverge. They are compared from there on.
     pub turn: usize,
-    /// Sums of the reference's log-probabilities over all training targets from there on, in nats: of this trajectory
-    /// and of the rejected one. `None` without a reference.
+    /// Sums of the reference's log-probabilities over all training targets from that turn on, in nats: of this
+    /// trajectory and of the rejected one. `None` without a reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<(f64, f64)>,
     /// Scores of the ranker's heads for this trajectory and for the rejected one, both up to the end of that turn.
@@ -152,7 +153,7 @@ pub struct OriginRun(#[serde(with = "OriginName")] pub Origin, pub usize);
 /// Part of a trajectory as its policy saw it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SampleView {
-    /// Tokens in sight.
+    /// Visible tokens.
     pub tokens: Vec<u32>,
     /// Marks the tokens to learn from.
     pub learnt: Vec<bool>,
@@ -207,7 +208,7 @@ pub struct RetrievalRecord {
     /// Turn that withdrew the evidence, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdrawn: Option<usize>,
-    /// Tokens of the evidence that the policy no longer saw after that. `None` if it saw them to the end.
+    /// Tokens of the evidence that the policy no longer saw after the withdrawal. `None` if it saw them to the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<HiddenEvidence>,
 }
@@ -279,8 +280,8 @@ impl Sample {
         }
     }
 
-    /// Marks the tokens that training learns from in one pass over all tokens: those of `own_tokens`
-    /// that were written in sight of everything before them. See [`views`](Self::views) for the others.
+    /// Marks the tokens that training learns from in one pass over all tokens: those of `own_tokens` that the policy
+    /// wrote while it saw everything before them. See [`views`](Self::views) for the others.
     pub fn loss_mask(&self) -> Vec<bool> {
         let mut mask = self.own_tokens();
         if let Some(first) = self.hidden().map(|hidden| hidden.from).min() {
@@ -301,8 +302,8 @@ impl Sample {
     }
 
     /// Returns the parts of the trajectory, each with the tokens that the policy saw when it wrote the end of it. A new
-    /// part begins where evidence was hidden. Every token that training learns from is marked in one of them, and all
-    /// before it there is what the policy saw.
+    /// part begins where evidence was hidden. Every token that training learns from is marked in exactly one part, and
+    /// the tokens before it in that part are those that the policy saw.
     pub fn views(&self) -> Vec<SampleView> {
         let own = self.own_tokens();
         let length = self.tokens.len();
@@ -321,9 +322,10 @@ impl Sample {
         starts.zip(ends).map(view).collect()
     }
 
-    /// Marks the tokens that the policy wrote itself, after the prompt, and before the protocol forced an answer. A mode
-    /// that was written for the policy is left out alone. The reference implementations have no forced answers and give
-    /// them no reward; training on one with its trajectory's reward would make a correct forced answer less probable.
+    /// Marks the tokens that the policy wrote itself, after the prompt, and before the protocol forced an answer. If a
+    /// mode was written for the policy, only the mode is left out. The reference implementations have no forced answers
+    /// and give them no reward; training on one with its trajectory's reward would make a correct forced answer less
+    /// probable.
     fn own_tokens(&self) -> Vec<bool> {
         let length = self.tokens.len();
         let mut mask: Vec<bool> = Vec::with_capacity(length);
@@ -401,8 +403,8 @@ impl Sample {
         self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).min()
     }
 
-    /// Makes the modes that were written for the policy its own, so that training learns them. A forced answer and what
-    /// follows stay forced.
+    /// Marks the modes that were written for the policy as its own, so that training learns them. A forced answer and
+    /// the tokens after it stay forced.
     pub fn adopt_modes(&mut self) {
         let asked = self.forced_answer();
         self.forced.retain(|&(first, _)| asked.is_some_and(|asked| first >= asked));

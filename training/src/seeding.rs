@@ -31,7 +31,7 @@ pub fn batch(count: usize, size: usize, step: u64, seed_of: impl Fn(u64) -> u64)
     let first = step * size as u64;
     let item = |at: u64| {
         let current = at / count as u64;
-        // A batch that crosses an epoch shuffles at most twice.
+        // Shuffled only when the epoch changes, not for every item.
         if epoch != Some(current) {
             epoch = Some(current);
             order = shuffled(count, seed_of(current));

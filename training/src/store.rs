@@ -122,8 +122,8 @@ impl SampleWriter {
     /// sample, and adds the line break that a last sample lacks.
     ///
     /// # Errors
-    /// [`StoreError::Io`], or [`StoreError::Foreign`] for a non-empty file that does not end with samples; such a file is
-    /// not modified.
+    /// [`StoreError::Io`], or [`StoreError::Foreign`] for a non-empty file that does not end with samples; such a file
+    /// is not modified.
     pub fn open(path: &Path) -> Result<SampleWriter, StoreError> {
         let open = || {
             let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;

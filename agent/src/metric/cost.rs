@@ -35,8 +35,8 @@ pub enum Cost {
 ///
 /// The defaults are rounded from measured times of single searches (`waymark eval retrieval`, popqa and musique_dev):
 /// dense 4.8 and 7.7 ms, most of it the embedding of the query, which all modes need; graph 9.3 and 13.9 ms; hybrid
-/// 14.4 and 14.2 ms. The walk of a graph search visits every node of the graph, so its price grows with the index. Each
-/// passage costs reading, and then context of the policy.
+/// 14.4 and 14.2 ms. The walk of a graph search is charged for every node of the graph, so its price grows with the
+/// index. Each passage costs reading, and then context of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Prices {
@@ -48,7 +48,7 @@ pub struct Prices {
     pub hybrid: f64,
     /// Each returned passage.
     pub shown: f64,
-    /// A thousand nodes visited by the walk.
+    /// A thousand nodes of the graph, for the walk.
     pub kilonode: f64,
     /// Number of nodes in the graph, phrases and passages; 0 leaves the walk out of the price. See [`Cost::over`].
     pub nodes: u64,
@@ -68,7 +68,7 @@ impl Default for Cost {
 
 impl Cost {
     /// Fills in the number of nodes, phrases and passages, from the graph of this index if none is set. A walk over a
-    /// large index may visit only a part of it, and is charged for the whole.
+    /// large index may visit only a part of the graph, but is charged for the whole.
     #[must_use]
     pub fn over(self, index: &Manifest) -> Cost {
         match (self, &index.graph) {
@@ -99,8 +99,8 @@ impl Prices {
             + match searched.mode {
                 Mode::Passage => self.passage,
                 Mode::Hybrid => self.hybrid + walk,
-                // Two of the other modes walk the graph as well, and rank triples that are already scored; the third
-                // compares every phrase with each named entity, and gets the same price.
+                // `Graph` and `Triples` walk the graph; the triples that they rank are already scored. `Kag` and
+                // `Hypergraph` compare every phrase with named entities or the query instead, and get the same price.
                 _ => self.graph + walk,
             }
     }

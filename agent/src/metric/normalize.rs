@@ -11,7 +11,7 @@ pub fn normalize(text: &str) -> String {
 }
 
 /// Normalizes like R1-Searcher and GraphRAG-R1 (`normalize_answer` there): as [`normalize`], but each punctuation mark
-/// becomes a space, including four quotation marks outside ASCII. `True` and `False` become `yes` and `no` if they are
+/// becomes a space, including three quotation marks outside ASCII. `True` and `False` become `yes` and `no` if they are
 /// the whole text.
 pub fn spaced(text: &str) -> String {
     let text = match text {
@@ -35,7 +35,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(is_space).filter(|word| !word.is_empty())
 }
 
-/// Python's `str.isspace()` for one character.
+/// Returns `true` if Python's `str.isspace()` holds for the character.
 fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::normalize;
 use super::normalize::words;
 
-/// Words that a prediction and a gold text have in common, as multisets. All zero without a common word, also for two
-/// empty texts.
+/// Overlap of the words of a prediction and a gold text, as multisets. All values are 0 without a common word, also for
+/// two empty texts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Overlap {
     /// `2 P R / (P + R)`.

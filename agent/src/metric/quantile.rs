@@ -1,7 +1,7 @@
 //! Quantiles of a sample.
 
-/// Returns the value below which the share `q` (0 to 1) of the sample lies, by the nearest rank; 0 for an empty sample.
-/// Sorts the sample.
+/// Returns the smallest value that at least the share `q` (0 to 1) of the sample does not exceed (nearest rank); 0 for
+/// an empty sample. Sorts the sample.
 pub fn quantile(sample: &mut [f64], q: f64) -> f64 {
     sample.sort_by(f64::total_cmp);
     let rank = (q * sample.len() as f64).ceil() as usize;

@@ -14,7 +14,7 @@ pub fn exact_match(answer: &str, gold: &str) -> bool {
     normalize(answer) == normalize(gold)
 }
 
-/// Compares words after [`normalize`]; zero if exactly one of the texts is `yes`, `no` or `noanswer`.
+/// Compares words after [`normalize`]; zero if either text is `yes`, `no` or `noanswer` and the other one differs.
 pub fn overlap(answer: &str, gold: &str) -> Overlap {
     let answer = normalize(answer);
     let gold = normalize(gold);

@@ -21,7 +21,7 @@ pub fn support_f1<S: AsRef<str>, G: AsRef<str>>(retrieved: &[S], gold: &[G]) -> 
     Some(sum / gold.len() as f64)
 }
 
-/// Words of an answer that occur in no retrieved passage, for UAR (PathRouter, appendix A).
+/// Counts of an answer's words and of those that occur in no retrieved passage, for UAR (PathRouter, appendix A).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unsupported {
     /// Number of words of the answer that occur in no passage.

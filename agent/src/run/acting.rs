@@ -111,7 +111,7 @@ pub(super) fn end_search(
     result: Result<Evidence, SearchError>,
     took: Duration,
 ) -> State {
-    // A repeated search costs nothing, and so leaves the policy its searches.
+    // A repeated search was not executed, so it does not count against the limit on searches.
     if !pending.recalled {
         core.budget.spend_search();
     }
@@ -171,7 +171,7 @@ pub(super) fn reply(core: &mut EpisodeCore, parts: Vec<Injected>) -> Result<Stat
 pub(super) fn end_round(core: &mut EpisodeCore, elapsed: Duration) -> State {
     // Counted after the observation, because an episode that ends before it has used no round.
     core.budget.spend_round();
-    // Searches do not end a turn, so their time is checked here.
+    // A search stops at the deadline but does not end the episode, so the time is checked here.
     if core.budget.is_late(elapsed) {
         core.emit(Event::Budget { kind: BudgetLimit::Time });
         return core.end(EpisodeEnd::Time, None);

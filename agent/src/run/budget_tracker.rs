@@ -13,7 +13,7 @@ pub(super) struct BudgetTracker {
     completion: Option<usize>,
     /// Completed rounds with the environment.
     rounds: usize,
-    /// Sampled tokens; in the training loop, of kept ones.
+    /// Sampled tokens; in the training loop, only the kept ones.
     sampled: usize,
     /// Forced tokens.
     forced: usize,
@@ -155,8 +155,8 @@ impl BudgetTracker {
         self.limits.searches.is_some_and(|most| self.searches >= most).then_some(BudgetLimit::Searches)
     }
 
-    /// Returns the limit that prevents an observation from which the policy could continue, if any. `searches` says if
-    /// the observation needs a search to be executed.
+    /// Returns the limit that prevents an observation from which the policy could continue, if any. `searches` is
+    /// `true` if the observation needs a search to be executed.
     pub(super) fn blocks(&self, length: usize, searches: bool) -> Option<BudgetLimit> {
         let (room, limit) = self.observation_room(length);
         if room < self.reserves.frame {

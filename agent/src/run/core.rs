@@ -75,7 +75,7 @@ impl EpisodeCore {
         }
     }
 
-    /// Returns what the next turn begins with.
+    /// Returns the state of the episode at the beginning of the next turn.
     pub(super) fn boundary(&self) -> TurnBoundary {
         let Self { budget, transcript, evidence_room, generations, .. } = self;
         TurnBoundary {
@@ -115,8 +115,8 @@ impl EpisodeCore {
         }
     }
 
-    /// Forces tokens in the policy's name. Returns `false`, and forces none, if the client's limit cannot hold them all:
-    /// a part of a tag would be of no use.
+    /// Forces tokens in the policy's name. Returns `false`, and forces none, if the client's limit cannot hold them
+    /// all: a part of a tag would be of no use.
     #[must_use]
     pub(super) fn force(&mut self, ids: Vec<u32>) -> bool {
         if !self.budget.holds(ids.len()) {
@@ -130,7 +130,7 @@ impl EpisodeCore {
         true
     }
 
-    /// Asks for a generation within the limits of the episode. Without tokens left, it has ended already.
+    /// Asks for a generation within the limits of the episode. Without tokens left, the generation counts as ended.
     pub(super) fn generate(&mut self, params: GenerationParams, generation: GenerationPurpose) -> State {
         // The engine samples at least one token, so a limit of 0 never reaches it.
         let max = self.budget.clip(params.max, self.transcript.visible_len());

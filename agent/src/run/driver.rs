@@ -23,14 +23,14 @@ pub(super) trait EpisodeSequence: Send {
     /// Appends given tokens.
     fn extend(&mut self, ids: &[u32], origin: Origin, forced: bool);
 
-    /// Replaces the tokens by `tokens`, of which the first `kept` stay.
+    /// Replaces the tokens by `tokens`. The first `kept` tokens stay.
     fn rebuild(&mut self, tokens: &[Token], kept: usize);
 
     /// Returns a session with the first `length` tokens, in which another episode can go on. `None` if every turn has a
     /// session of its own.
     fn fork(&self, length: usize) -> Option<Self::Session>;
 
-    /// Generates, and passes every token to the machine and its events on.
+    /// Generates. Passes every token to the machine, and the machine's events to their receiver.
     fn generate(
         &mut self,
         spec: Generate,
@@ -38,7 +38,7 @@ pub(super) trait EpisodeSequence: Send {
         world: &World,
     ) -> impl Future<Output = Result<TurnEnd, AgentError>> + Send;
 
-    /// Cuts the record of an episode that ends, if it keeps a part of it only.
+    /// Cuts the record of an episode that ends, if only a part of the record is kept.
     fn cut_record(&self, _machine: &mut EpisodeMachine) {}
 
     /// Frees the sequence. Returns the number of tokens of its prompt that came from the prefix cache.
@@ -50,7 +50,7 @@ pub(super) struct EpisodeDriver<Q: EpisodeSequence> {
     machine: EpisodeMachine,
     sequence: Q,
     world: World,
-    /// Receiver of the partial record if the episode is interrupted.
+    /// Channel for the partial record if the episode is interrupted.
     partial: Option<oneshot::Sender<PartialTrajectory>>,
     /// States at the beginnings of its turns. `None` if they are not kept.
     states: Option<Vec<TurnState<Q::Session>>>,
@@ -85,7 +85,7 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
                     let began = Instant::now();
                     let ended = self.sequence.generate(*spec, &mut self.machine, &self.world).await;
                     self.machine.transcript_mut().add_generation(began.elapsed());
-                    // The time is recorded first: a generation that fails has taken it all the same.
+                    // The time is recorded first, because a generation that fails takes time too.
                     self.machine.generated(ended?);
                     self.keep_state();
                 }

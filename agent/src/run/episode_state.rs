@@ -15,8 +15,8 @@ use crate::trajectory::Trajectory;
 use super::play::{play, told};
 use super::turn_boundary::TurnState;
 
-/// State of an episode at the beginning of a turn. Every branch of it goes on from the same tokens, which the engine holds
-/// once.
+/// State of an episode at the beginning of a turn. Every branch of it goes on from the same tokens, which the engine
+/// holds once.
 pub struct EpisodeState<S: SessionSource = Engine> {
     episode: Arc<Episode<S>>,
     begun: TurnState<S::Sequence>,
@@ -43,8 +43,8 @@ impl<S: SessionSource> EpisodeState<S> {
         self.begun.boundary.transcript.len()
     }
 
-    /// Returns an episode that goes on from here, with its own ID and random sequence. Its record begins with that of the
-    /// original, its durations included.
+    /// Returns an episode that goes on from here, with its own ID and random sequence. Its record begins with that of
+    /// the original, durations included.
     pub fn branch(&self, id: Option<String>, seed: u64) -> EpisodeBranch<S> {
         let TurnState { boundary, elapsed, session } = &self.begun;
         let episode = self.episode.again(id, seed);

@@ -10,8 +10,8 @@ use super::machine::EpisodeMachine;
 use super::step::TurnEnd;
 use super::world::World;
 
-/// A session that sees every token of the episode, and is replaced only when evidence is hidden. Nothing in it is computed
-/// twice.
+/// A session that sees every visible token of the episode. When evidence is hidden, a shorter session replaces it and
+/// computes the tokens after that evidence again; otherwise no token is computed twice.
 pub(super) struct GrowingSession<S: SessionSource> {
     source: S,
     options: SessionOptions,

@@ -46,7 +46,7 @@ struct Branch {
     next: usize,
 }
 
-/// Part of a turn that a guide reads.
+/// View of a turn that a guide reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GuideView<'a> {
     pub(super) codec: &'a TextCodec,

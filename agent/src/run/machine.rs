@@ -37,13 +37,14 @@ impl EpisodeMachine {
         EpisodeMachine { core: EpisodeCore::new(setup, prompt), state: State::TurnBegins }
     }
 
-    /// Creates an episode that goes on from the beginning of a turn of another one. The driver's sequence holds the visible
-    /// tokens already.
+    /// Creates an episode that goes on from the beginning of a turn of another one. The driver's sequence holds the
+    /// visible tokens already.
     pub(super) fn resume(setup: EpisodeSetup, begun: TurnBoundary) -> EpisodeMachine {
         EpisodeMachine { core: EpisodeCore::resume(setup, begun), state: State::TurnBegins }
     }
 
-    /// Returns what the next turn begins with. `None` unless [`Step::Boundary`] was the last step.
+    /// Returns the state of the episode at the beginning of the next turn. `None` unless [`Step::Boundary`] was the
+    /// last step.
     pub(super) fn boundary(&self) -> Option<TurnBoundary> {
         matches!(self.state, State::TurnBegins).then(|| self.core.boundary())
     }
@@ -128,7 +129,7 @@ impl EpisodeMachine {
         });
     }
 
-    /// Takes the end of the sequence, of whose prompt `cached` tokens came from the prefix cache.
+    /// Takes the end of the sequence. `cached` is the number of tokens of its prompt that came from the prefix cache.
     pub(super) fn closed(&mut self, cached: usize, elapsed: Duration) {
         let usage = self.core.transcript.close(cached, elapsed);
         self.answer(|state| match state {

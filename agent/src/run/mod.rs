@@ -2,15 +2,15 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `machine` | the state machine: takes what a generation or a search has brought, returns what to do next |
+//! | `machine` | the state machine: takes the results of generations and searches, returns the next step |
 //! | `state`, `core` | its states, and the parts that its transitions change |
 //! | `writing`, `acting` | transitions while a turn is written, and after it |
-//! | `setup` | what does not change during an episode |
-//! | `budget_tracker`, `transcript` | what is left of the limits; the record |
+//! | `setup` | properties that do not change during an episode |
+//! | `budget_tracker`, `transcript` | the remaining budget; the record |
 //! | `turn`, `guide_run`, `offer` | one turn: its text and action, written freely or along a guide |
-//! | `search_result` | what a search becomes: an event, a record and an observation |
+//! | `search_result` | the result of a search as an event, a record and an observation |
 //! | `step` | the requests of the state machine |
-//! | `driver`, `world` | does what the state machine asks for; events, clock and index |
+//! | `driver`, `world` | the driver, which executes the steps; events, clock and index |
 //! | `play` | the choice of a loop |
 //! | `turn_boundary`, `episode_state` | the beginning of a turn, and other episodes that go on from it |
 //! | `growing`, `per_turn` | one session that grows (serving, evaluation); a session per turn, cut afterwards (training) |

@@ -28,7 +28,7 @@ pub(super) struct OfferState<'a> {
     pub(super) evidence: &'a [SearchRecord],
 }
 
-/// Returns the allowed actions. Most of the room is for thinking.
+/// Returns the allowed actions. A thought gets at most half of the room, a query or an answer at most a quarter.
 pub(super) fn offer(state: OfferState<'_>, setup: &EpisodeSetup) -> AllowedActions {
     let OfferState { turn, room, last, exhausted, evidence } = state;
     let found_nothing = |found: &SearchRecord| found.hits.is_empty() && found.triples.is_empty();

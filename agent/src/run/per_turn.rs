@@ -74,7 +74,7 @@ impl<S: SessionSource> EpisodeSequence for SessionPerTurn<S> {
         let hidden = tokens.len().saturating_sub(visible);
         let ids: Vec<u32> = tokens[hidden..].iter().map(|token| token.id).collect();
         let session = self.session.insert(self.source.open(self.options));
-        // All of it is a prompt to this session: what it sampled in earlier turns was encoded again.
+        // All tokens are a prompt to this session, because those sampled in earlier turns were encoded again.
         session.append(&ids, Origin::Prompt, false);
         let ended = world.stream(session.generate(spec).await?, machine).await?;
         let events = machine.end_text();

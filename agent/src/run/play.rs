@@ -25,18 +25,18 @@ use super::world::World;
 type Played<S> = (Trajectory, Vec<TurnState<<S as SessionSource>::Sequence>>);
 
 impl<S: SessionSource> Episode<S> {
-    /// Runs the episode and sends `events` while it runs. Dropping the future interrupts the episode and frees its
+    /// Runs the episode and sends its events while it runs. Dropping the future interrupts the episode and frees its
     /// resources; a receiver that stops reading blocks the episode, and a dropped receiver ends it.
     ///
     /// # Errors
-    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Disconnected`] when the receiver
-    /// was dropped.
+    /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Disconnected`] when the
+    /// receiver was dropped.
     pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
         Ok(told(play(self, None, false, events.clone()).await, &events).await?.0)
     }
 
-    /// Same as [`run`](Self::run), and returns the states at the beginnings of its turns, from which the episode can go on
-    /// several times. A turn in which nothing was generated has none.
+    /// Same as [`run`](Self::run), and returns the states at the beginnings of its turns, from which the episode can go
+    /// on several times. A turn in which nothing was generated has none.
     ///
     /// # Errors
     /// Same as [`run`](Self::run).
@@ -60,8 +60,8 @@ pub(super) async fn told<T>(result: Result<T, AgentError>, events: &mpsc::Sender
     result
 }
 
-/// Runs an episode in the loop of its policy, from the beginning or from a state of another one. Keeps the states at the
-/// beginnings of its turns if `keeps`.
+/// Runs an episode in the loop of its policy, from the beginning or from a state of another one. Keeps the states at
+/// the beginnings of its turns if `keeps`.
 pub(super) async fn play<S: SessionSource>(
     episode: Episode<S>,
     begun: Option<TurnState<S::Sequence>>,

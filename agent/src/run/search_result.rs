@@ -41,7 +41,7 @@ impl PendingSearch {
         Event::SearchStarted { turn: self.turn, query, entities, mode: self.mode, k }
     }
 
-    /// Builds the observation of at most `room` tokens, and the event and the record, whose evidence takes from
+    /// Builds the observation of at most `room` tokens, and the event and the record, whose evidence uses up
     /// `evidence_room`. A search that failed is reported to the policy in place of its evidence.
     pub(super) fn finish(
         self,
@@ -55,7 +55,7 @@ impl PendingSearch {
         let mut record = SearchRecord { cached: recalled, ..found };
         let passages: Vec<Passage> = record.hits.iter().map(|hit| hit.passage.clone()).collect();
         let stored = FoundEvidence { mode, passages: &passages, triples: &record.triples };
-        // Single items, because later the protocol's own headers stand between them.
+        // Items are sanitized one by one, because the protocol later writes its own headers between them.
         let sanitized = setup.rules.sanitize_items(stored, setup.protocol.tags(), room);
         let seen = sanitized.as_ref().map_or(stored, |items| FoundEvidence {
             mode,
@@ -68,7 +68,7 @@ impl PendingSearch {
         let mut parts = within(setup.protocol.observation(&outcome, format), room);
         let replaced = sanitized.as_ref().map_or(0, |items| items.replaced);
         record.neutralised = replaced + setup.sanitize(&mut parts);
-        // Only now, because the policy reads what was found, however long.
+        // Cut only now, because the policy reads all that was found, however long.
         let left_out = evidence_room.cut(&mut record.hits, &mut record.triples);
         record.cut = AnswerCut::of(left_out, evidence_room.limit());
         FinishedSearch { event: finished(&record), record, parts }

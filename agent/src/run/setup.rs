@@ -86,8 +86,8 @@ impl EpisodeSetup {
         Some(if self.settings.forms.call.is_some() { guide.with_call() } else { guide })
     }
 
-    /// Makes text from outside harmless: what could be read as a tag of the protocol, and if there are tools, as one of
-    /// a call. Returns the number of replacements.
+    /// Makes text from outside harmless: what could be read as a tag of the protocol, and, if there are tools, as a tag
+    /// of a call. Returns the number of replacements.
     pub(super) fn sanitize(&self, parts: &mut [Injected]) -> usize {
         let replaced = self.rules.sanitize(parts, self.protocol.tags());
         if self.settings.forms.tools.is_empty() { replaced } else { replaced + self.rules.sanitize(parts, &TOOL_TAGS) }

@@ -14,7 +14,7 @@ use super::guide_run::GuideRun;
 use super::search_result::PendingSearch;
 use super::step::TurnEnd;
 
-/// State of an episode, in which it goes on once the driver has taken all steps.
+/// State of an episode, from which the next transition starts once the driver has taken all steps.
 #[derive(Debug)]
 pub(super) enum State {
     /// A turn begins.
@@ -27,7 +27,7 @@ pub(super) enum State {
     Generated(GenerationPurpose, TurnEnd),
     /// The turn is written, and may still lack an answer.
     Written(TurnEnd),
-    /// The turn is over. The limit leaves no room for another one.
+    /// The turn is over. The limit, if any, leaves no room for another one.
     TurnOver(TurnEnd, Option<BudgetLimit>),
     /// A search is running.
     Searching(PendingSearch),

@@ -24,7 +24,7 @@ pub(super) enum Step {
     },
     /// Replace the sequence by the visible tokens of the record.
     Rebuild {
-        /// Number of its tokens that stay. Evidence was hidden behind them.
+        /// Number of tokens that stay: those before the hidden evidence.
         kept: usize,
     },
     /// A turn begins with the next poll, and its beginning can be kept.

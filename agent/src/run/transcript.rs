@@ -20,7 +20,7 @@ pub(super) struct Transcript {
     answer_tokens: usize,
     actions: Vec<ActionRecord>,
     evidence: Vec<SearchRecord>,
-    /// Positions of the observation of each search that was shown.
+    /// Positions of each search's observation. `None` if none was shown.
     shown: Vec<Option<Range<usize>>>,
     /// Number of tokens hidden from the policy.
     hidden: usize,
@@ -137,7 +137,7 @@ impl Transcript {
         let longer = self.tokens.len() > most;
         self.tokens.truncate(most);
         let left = self.tokens.len();
-        // A token that was written without the evidence is needed to show that it was hidden.
+        // A record that ends before the evidence was hidden does not show that it was.
         for found in self.evidence.iter_mut().filter(|found| found.hidden.is_some_and(|hidden| hidden.from > left)) {
             found.hidden = None;
         }
@@ -145,7 +145,7 @@ impl Transcript {
         longer
     }
 
-    /// Records the action of a turn, of whose tokens `answer_tokens` belong to an answer.
+    /// Records the action of a turn. `answer_tokens` is the number of its tokens that belong to an answer.
     pub(super) fn record_action(&mut self, action: ActionRecord, answer_tokens: usize) {
         self.actions.push(action);
         self.answer_tokens += answer_tokens;
@@ -193,8 +193,8 @@ impl Transcript {
         self.timings.first_token.get_or_insert_with(|| elapsed().as_secs_f64());
     }
 
-    /// Ends the record, of whose prompt `cached` tokens came from the prefix cache. Returns the usage, which later calls
-    /// leave as it is.
+    /// Ends the record. `cached` is the number of tokens of its prompt that came from the prefix cache. Returns the
+    /// usage, which later calls do not change.
     pub(super) fn close(&mut self, cached: usize, elapsed: Duration) -> Usage {
         if let Some(usage) = self.usage {
             return usage;

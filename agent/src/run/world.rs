@@ -63,7 +63,8 @@ impl World {
         Ok(())
     }
 
-    /// Passes the tokens of a generation to the machine, until it ends or the time of the episode is used.
+    /// Passes the tokens of a generation to the machine, until the generation ends, the machine stops it or the time of
+    /// the episode is used.
     pub(super) async fn stream(
         &self,
         mut turn: impl Steps,

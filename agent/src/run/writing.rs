@@ -64,7 +64,8 @@ fn guide(core: &EpisodeCore, state: OfferState<'_>) -> Option<Guide> {
     setup.guide(&offer(OfferState { room: state.room.saturating_sub(frame), ..state }, setup))
 }
 
-/// Names the mode of a query that the policy has opened, and lets it write the rest. A turn that ends otherwise is whole.
+/// Names the mode of a query that the policy has opened, and lets it write the rest. A turn that ends otherwise is
+/// whole.
 pub(super) fn open_query(core: &mut EpisodeCore, prefix: ModePrefix, ended: TurnEnd) -> Result<State, AgentError> {
     match ended {
         TurnEnd::Tag(0) => {}

@@ -16,7 +16,7 @@ pub(super) struct MockPass {
     pub(super) logits: Logits,
     pub(super) picks: Vec<Option<Pick>>,
     pub(super) begun: Instant,
-    /// Duration of the pass. `None` never ends.
+    /// Duration of the pass. `None` for a pass that never ends.
     pub(super) time: Option<Duration>,
 }
 
@@ -50,8 +50,7 @@ impl MockPass {
     }
 }
 
-/// Draws the most probable token. The mock's distributions are so peaked that sampling would nearly always choose the
-/// same.
+/// Draws the most probable token. With the default confidence, sampling would nearly always choose the same.
 fn draw(logits: &[f32]) -> Result<Sampled, SampleError> {
     if logits.iter().any(|logit| logit.is_nan()) {
         return Err(SampleError::NotFinite);

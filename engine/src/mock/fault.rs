@@ -67,7 +67,7 @@ impl Faults {
         self.hang_from.store(step, Relaxed);
     }
 
-    /// Makes every pass in which this token is computed panic, as a request does that takes down its whole batch.
+    /// Makes every pass that computes this token panic, like a request that takes down its whole batch.
     pub fn panic_on(&self, token: u32) {
         self.panic_token.store(token, Relaxed);
     }
@@ -92,7 +92,7 @@ impl Faults {
         self.fail_copies.store(fails, Relaxed);
     }
 
-    /// Fails or panics if the pass with number `step` is meant to.
+    /// Fails or panics if a fault is set for the pass with number `step` or for one of its tokens.
     #[allow(clippy::panic, reason = "the panic is injected on purpose")]
     pub(super) fn strike(&self, step: u64, tokens: &[u32]) -> Result<(), BackendError> {
         assert!(step != self.panic_at.load(Relaxed), "injected panic at step {step}");
@@ -104,13 +104,13 @@ impl Faults {
         Ok(())
     }
 
-    /// Panics if loading an adapter is meant to.
+    /// Panics if loading an adapter is set to panic.
     #[allow(clippy::panic, reason = "the panic is injected on purpose")]
     pub(super) fn strike_load(&self) {
         assert!(!self.panic_on_load.load(Relaxed), "injected panic on loading an adapter");
     }
 
-    /// Fails if copying a block is meant to.
+    /// Fails if copying a block is set to fail.
     pub(super) fn strike_copy(&self) -> Result<(), BackendError> {
         let fails = self.fail_copies.load(Relaxed);
         if fails { Err(BackendError("injected error of a copy".to_owned())) } else { Ok(()) }

@@ -55,7 +55,8 @@ impl MockMemory {
         Ok(())
     }
 
-    /// Reads `len` tokens into `context`. Fails if a slot was never written, or for another position or adapter.
+    /// Reads `len` tokens into `context`. Fails if a slot was never written, or was written for another position or
+    /// adapter.
     pub(crate) fn read(
         &self,
         table: &[u32],

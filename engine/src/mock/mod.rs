@@ -1,7 +1,8 @@
 //! A backend without a model: scripted or seeded, with a KV cache that stores the tokens themselves.
 //!
 //! Each next token is a function of the context *as it is read back through the block table*, so that a wrong block, a
-//! stale block or a wrong position changes the text. Everything above the engine can be tested and load-tested with it.
+//! stale block or a wrong position changes the text. Everything above the engine can be tested and load-tested with
+//! this backend.
 
 mod async_pass;
 mod fault;
@@ -163,7 +164,7 @@ impl MockBackend {
         self.faults.clone()
     }
 
-    /// Writes the logits of the token that follows the KV cache's content for this row.
+    /// Writes the logits that follow the first `len` tokens of a row, as they are read back from the KV cache.
     fn speak(
         &mut self,
         batch: &ForwardBatch,

@@ -1,4 +1,4 @@
-//! Scripted turns, written one after the other whatever the environment injects in between.
+//! Scripted turns, written one after the other regardless of the text that the environment injects between them.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::random::{append, fold};
 
 /// Scripted turns for each question, chosen by a key that occurs in the prompt.
 ///
-/// The prompt ends with the last `<|im_start|>assistant\n`; without one, the turns are searched in the whole context. A
-/// turn continues where it was interrupted, also after a forced literal in its place. After a turn, the environment's
-/// text is skipped up to the end of the first terminator; without a terminator, the next turn begins at once. After the
-/// last turn comes the end-of-sequence token.
+/// The prompt ends with the last `<|im_start|>assistant\n`; without one, the turns are searched in the whole context.
+/// A turn continues where it was interrupted. A forced literal that equals the beginning of a turn counts as that
+/// beginning. After a turn, the environment's text is skipped up to the end of the first terminator; without a
+/// terminator, the next turn begins at once. After the last turn comes the end-of-sequence token.
 #[derive(Debug, Clone, Default)]
 pub struct Lines {
     rules: Vec<(String, Vec<String>)>,
@@ -41,7 +41,7 @@ impl Lines {
     }
 }
 
-/// Lines as token ids, with the script position of each context.
+/// Lines as token ids, with a cache of script positions.
 #[derive(Debug)]
 pub(super) struct MockScript {
     /// Keys and turns. The last rule has an empty key and always matches.
@@ -49,7 +49,7 @@ pub(super) struct MockScript {
     terminators: Vec<Vec<u32>>,
     header: Vec<u32>,
     eos: u32,
-    /// Script position of the next token by the hash of the whole context. A cache that saves the search.
+    /// Cache of the script position of the next token, by the hash of the whole context.
     places: HashMap<u64, ScriptPosition>,
 }
 

@@ -8,8 +8,8 @@ use super::{BlockCopy, Scheduler};
 
 /// Maximum number of waiting sessions that a step passes over.
 const LOOKAHEAD: usize = 64;
-/// Part of the pool that a long prompt leaves free when it is admitted: for the growth of running sequences, and for short
-/// prompts that come while longer ones wait for blocks.
+/// Divisor of the pool's size that gives the number of blocks that a long prompt leaves free when it is admitted: for
+/// the growth of running sequences, and for short prompts that come while longer ones wait for blocks.
 const RESERVE: usize = 8;
 
 /// Result of an attempt to admit a session.
@@ -31,21 +31,22 @@ struct ReserveUse {
 }
 
 impl Scheduler {
-    /// Takes a place in a full batch from the tenant whose places weigh most, if that of a waiting session would weigh
-    /// less.
+    /// Moves a session out of a full batch, if its place is due to a waiting session of another tenant or of a higher
+    /// priority.
     pub(super) fn rotate(&mut self) {
         if self.queues.running_len() < self.max_rows || self.queues.waiting_len() == 0 {
             return;
         }
         if let Some(session) = self.queues.overserved().and_then(|id| self.sessions.get_mut(&id)) {
-            // It keeps its blocks until they are needed, so a rotation alone computes nothing twice.
+            // The session keeps its blocks until others need them, so a rotation alone computes nothing twice.
             self.queues.wait(session);
             self.counters.rotations_total.add(1);
         }
     }
 
-    /// Moves waiting sessions into the batch, as long as the step has tokens for them. Beyond that, short ones, and the
-    /// first one of each tenant, so that no tenant waits for the end of another's long prompt.
+    /// Moves waiting sessions into the batch, as long as the step has tokens for them. Beyond that, admits only short
+    /// prompts and tenants without a prefill in the step, so that no tenant waits for the end of another's long
+    /// prompt.
     pub(super) fn admit_waiting(&mut self, now: Instant, whole: usize, prefills: &mut Vec<Prefill>) {
         if self.queues.waiting_len() == 0 {
             return;
@@ -53,14 +54,15 @@ impl Scheduler {
         let mut reserve = self.reserve_use();
         let mut planned: usize = prefills.iter().map(|prefill| prefill.pending).sum();
         let mut passed = 0;
-        // Blocks that others may take past a session that waits for some. `None` if no session does.
+        // Number of blocks that overtaking sessions may hold while an earlier one waits for blocks. `None` if none
+        // waits.
         let mut allowance = None;
         self.queues.begin_admissions();
         while self.queues.running_len() < self.max_rows && passed < LOOKAHEAD {
             let Some(candidate) = self.queues.next_candidate() else { break };
             let short = prefill::is_short(self.pending(candidate.session));
             let served = || prefills.iter().any(|prefill| prefill.tenant == candidate.tenant);
-            // Each long prefill holds the blocks of its whole prompt from here on.
+            // A long prefill holds the blocks of its whole prompt once it is admitted, so it is not admitted early.
             let passes = match allowance {
                 Some(blocks) => !short || !self.may_overtake(candidate.session, reserve, blocks),
                 None => !short && planned >= whole && served(),
@@ -89,7 +91,8 @@ impl Scheduler {
     }
 
     /// Moves waiting sessions into the batch while a pass is in flight, so that the next plan includes them. Preempts
-    /// no running session, and leaves one block for each of them, since the growth after this pass is not known yet.
+    /// no running session. Leaves one block for each running session, since the growth after this pass is not known
+    /// yet.
     pub(crate) fn admit_ahead(&mut self, now: Instant) {
         let mut budget = self.step_tokens;
         let growth = self.queues.running_len();
@@ -98,7 +101,7 @@ impl Scheduler {
         while budget > 0 && self.queues.running_len() < self.max_rows {
             let Some(candidate) = self.queues.next_candidate() else { break };
             let Some(session) = self.sessions.get(&candidate.session) else { break };
-            // Its block is copied between two passes.
+            // The shared block must be copied, which is possible only between two passes.
             if session.sequence.ends_in_shared_block(&self.pool) {
                 continue;
             }
@@ -145,15 +148,15 @@ impl Scheduler {
         if long && used.regular { self.reserve().saturating_sub(used.overtaking) } else { 0 }
     }
 
-    /// Returns `true` if a short session may pass one that waits for blocks, given the `allowance` of that one.
+    /// Returns `true` if a short session may overtake one that waits for blocks and has this `allowance`.
     fn may_overtake(&self, id: u64, used: ReserveUse, allowance: usize) -> bool {
         let missing = self.sessions.get(&id).map_or(0, |session| session.sequence.missing());
-        // A session that has given its place in the batch up still has its blocks.
+        // A session that has given up its place in the batch may still have its blocks.
         missing == 0 || used.overtaking + missing <= allowance
     }
 
-    /// Returns the number of blocks that others may take past a session that waits for some: the reserve for a long
-    /// prompt that gets its blocks without it, and none for any other.
+    /// Returns the number of blocks that overtaking sessions may hold while this one waits for blocks: the reserve, if
+    /// this session has a long prompt that fits the pool without the reserve; otherwise 0.
     fn allowance(&self, id: u64) -> usize {
         let Some(session) = self.sessions.get(&id) else { return 0 };
         let long = !prefill::is_short(session.sequence.pending());
@@ -180,8 +183,8 @@ impl Scheduler {
         }
         // Making room must not evict this session's own blocks.
         self.queues.pin(session);
-        // Idle sessions lose their blocks before any running one is preempted. Without them, the session may no longer
-        // need a block of its own.
+        // Idle sessions lose their blocks before any running one is preempted. An eviction may also leave this session
+        // as the last holder of its open block, which then needs no copy.
         while self.pool.available() < self.missing_blocks(id) + spare && self.evict() {}
         let needed = self.missing_blocks(id) + spare;
         let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };

@@ -1,4 +1,4 @@
-//! Tests of fairness in a world in which a step takes a fixed time, a time per token, and one per token and context.
+//! Tests of fairness in a world in which a step takes a fixed time and, per token, a time that grows with the context.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ struct World {
     harness: Harness<SchedulerMachine>,
     /// Times at which each client received its tokens.
     received: Vec<Vec<Duration>>,
-    /// If `true`, the scheduler knows no cost and fills every step, as before there was any fairness.
+    /// If `true`, all clients share one tenant, and the scheduler knows no cost and fills every step.
     unfair: bool,
 }
 
@@ -39,7 +39,7 @@ impl World {
         world
     }
 
-    /// Submits a prompt of its own for a tenant. Returns the number of the client.
+    /// Submits a prompt that shares no prefix with others. Returns the number of the client.
     fn submit(&mut self, tenant: u64, tokens: usize, max_tokens: usize) -> usize {
         let family = self.received.len() as u32;
         let salt = if self.unfair { 0 } else { tenant };
@@ -80,7 +80,7 @@ impl World {
         self.harness.clients[client].finish.is_some()
     }
 
-    /// Runs a short request to its end, which comes in the middle of a step. Returns the time to its first token.
+    /// Submits a short request in the middle of a step and runs it to its end. Returns the time to its first token.
     fn short_request(&mut self, tenant: u64) -> Duration {
         let begin = self.now();
         if self.harness.machine.scheduler.is_busy() {
@@ -109,7 +109,7 @@ impl World {
     }
 }
 
-/// Returns the time of a prompt alone, computed in one step.
+/// Returns the time that a prompt takes alone, computed in one step.
 fn alone(tokens: usize) -> Duration {
     EMPTY_STEP + row_time(tokens, 0)
 }
@@ -186,7 +186,8 @@ fn a_long_prefill_does_not_stretch_the_gaps_of_running_streams() {
     }
 }
 
-/// Requests of eight clients: number of tokens of the prompt, of the answer, and of requests one after the other.
+/// Load, with eight clients per entry: number of tokens of the prompt and of the answer, and number of requests that
+/// each client sends one after the other.
 type Mix = &'static [(usize, usize, usize)];
 
 /// Returns the time in which all requests of a mix are answered, each client sending one at a time.
@@ -355,7 +356,7 @@ proptest! {
             clients.push((weight, submitted.collect::<Vec<_>>()));
         }
         let weights: f64 = clients.iter().map(|(weight, _)| weight).sum();
-        // Until the first tenant has nothing left to compute.
+        // Runs until one tenant has nothing left to compute.
         while clients.iter().all(|(_, own)| own.iter().any(|client| !world.finished(*client))) {
             let computed = |own: &[usize]| own.iter().map(|client| world.computed(*client)).sum::<usize>() as f64;
             let all: f64 = clients.iter().map(|(_, own)| computed(own)).sum();

@@ -46,11 +46,11 @@ use tenants::TenantSlot;
 
 pub(super) use scheduled_session::ScheduledSession;
 
-/// Time of prefill beside running streams with one claim on it, as a part of the streams' own time. A single prompt then
-/// takes 2.25 times as long as without streams, and stretches their gaps to 1.8 times.
+/// Time of prefill in a step beside running streams, as a fraction of the streams' own time, for one claim. A single
+/// prompt then takes 2.25 times as long as without streams, and stretches their gaps to 1.8 times.
 const CLAIM: f64 = 0.8;
-/// Power of the number of claims by which that time grows. With 1, streams and claims would get equal parts; but prompts
-/// that are computed late are decoded in smaller batches, which costs up to 8 % of the throughput.
+/// Exponent with which that time grows with the number of claims. With 1, streams and claims would get equal parts;
+/// but prompts that are computed late are decoded in smaller batches, which costs up to 8 % of the throughput.
 const CROWD: f64 = 1.5;
 /// Largest fraction of throughput given up for shorter steps, so that a new session waits less for the current one.
 const WASTE: f64 = 0.035;
@@ -103,9 +103,9 @@ pub(super) struct Scheduler {
     planned: StepSize,
     /// Blocks to copy before the planned step.
     copies: Vec<BlockCopy>,
-    /// Prefills of the step being planned. Kept to reuse the memory, as the next field is.
+    /// Prefills of the step being planned. Kept to reuse the memory, as `streams` is.
     prefills: Vec<Prefill>,
-    /// Tenants of its decode rows.
+    /// Tenants of the decode rows of the step being planned.
     streams: Vec<TenantSlot>,
     /// Number of steps with prefills since the last one that belonged to the oldest session.
     oldest_waited: u64,
@@ -134,7 +134,7 @@ impl Scheduler {
         }
     }
 
-    /// Begins a turn: appends its tokens to the session, which is created if this is its first turn, and puts the
+    /// Begins a turn: appends its tokens to the session, which is created if it does not exist yet, and puts the
     /// session into the waiting queue. A turn still in progress is stopped.
     pub(super) fn submit(&mut self, submission: Submission, masking: Option<Masking>) {
         let id = submission.session;
@@ -161,8 +161,9 @@ impl Scheduler {
         queues.wait(session);
     }
 
-    /// Opens a session between turns with the first tokens of another one, whose blocks it shares. Does nothing if that
-    /// session is closed, or lacks these tokens because a turn was refused; the first turn of the new one is refused then.
+    /// Opens a session between turns with the first tokens of another one, whose blocks it shares. Does nothing if the
+    /// other session is closed, or lacks these tokens because a turn was refused. The first turn of the new session is
+    /// then refused.
     pub(super) fn fork(&mut self, fork: &Fork) {
         let Fork { parent, session: id, options, keep, asked } = *fork;
         // The handle allows no turn in progress. Between turns, no pass writes to the blocks.
@@ -179,7 +180,8 @@ impl Scheduler {
         self.counters.forks_total.add(1);
     }
 
-    /// Takes the blocks to copy before the planned step, in this order. Until then, no block is written.
+    /// Takes the block copies that must be made before the planned step, in this order. Until then, no block is
+    /// written.
     pub(super) fn take_copies(&mut self) -> Vec<BlockCopy> {
         std::mem::take(&mut self.copies)
     }
@@ -266,8 +268,9 @@ impl Scheduler {
         }
     }
 
-    /// Plans the next step: first rows with a single new token, then prefills within the budgets of tokens and time, then
-    /// those of sessions from the waiting queue. `now` is the current time, for the measured time in the queue.
+    /// Plans the next step: first rows with a single new token, then prefills of running and newly admitted sessions
+    /// within the budgets of tokens and time, then proposed tokens. `now` is the current time, up to which the time in
+    /// the queue is measured.
     pub(super) fn plan(&mut self, now: Instant, rows: &mut Vec<PlannedRow>) {
         rows.clear();
         self.streams.clear();
@@ -338,8 +341,8 @@ impl Scheduler {
         })
     }
 
-    /// Returns the bounds of a step's prefill. Without streams, a step is as long as its fixed part demands; with streams,
-    /// its time grows with the claims on prefill.
+    /// Returns the bounds of a step's prefill. Without streams, a step is long enough that its fixed cost wastes
+    /// little throughput; with streams, the time of prefill grows with the claims on it.
     fn prefill_budget(&self, whole: usize, prefills: &[Prefill]) -> PrefillBudget {
         if !self.costs.known() {
             return PrefillBudget { tokens: whole, seconds: f64::INFINITY };
@@ -350,8 +353,8 @@ impl Scheduler {
         // Solves `(fixed + seconds) / seconds = (1 + WASTE) (fixed + full) / full`, the costs per token of both steps.
         let efficient = (fixed / (WASTE + (1.0 + WASTE) * fixed / full)).max(UNNOTICED);
         if self.streams.is_empty() {
-            // A block at least: after steps of one token alone, such as those of scores, a token seems to take all of their
-            // time, and further steps of one token would never show otherwise.
+            // At least one block. After steps of a single token, such as those of scores, the whole time of a step is
+            // attributed to its token, and further steps of one token would never correct that estimate.
             return PrefillBudget { tokens: whole, seconds: efficient.max(BLOCK as f64 * mean) };
         }
         let streams = self.costs.seconds(self.planned);
@@ -420,8 +423,8 @@ impl Scheduler {
         self.counters.prefill_tokens_recomputed_total.add(again);
     }
 
-    /// Records that `tokens` more tokens of a running session have KV, and charges its tenant for them. Returns how many
-    /// of them had been computed before.
+    /// Records that `tokens` more tokens of a running session have KV, and charges its tenant for them. Returns how
+    /// many of them had been computed before. `None` if the session is not running.
     fn record_computed(&mut self, id: u64, tokens: usize) -> Option<usize> {
         // Commands that concern a session of the pass in flight are held back. A session that has left the batch all
         // the same gets no tokens accounted.
@@ -460,7 +463,7 @@ impl Scheduler {
         self.sessions.get_mut(&id)
     }
 
-    /// Returns the number of sessions that have had a turn and are still open.
+    /// Returns the number of open sessions that have begun a turn or are forks.
     pub(super) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -483,8 +486,8 @@ impl Scheduler {
         self.sessions.values().any(|session| session.adapter_slot() == Some(slot))
     }
 
-    /// Makes all cached KV unreachable, because other weights, identified by `base`, compute the next. No session may be
-    /// open.
+    /// Makes all cached KV unreachable, because other weights, identified by `base`, replace those that computed it.
+    /// No session may be open.
     pub(super) fn replace_base(&mut self, base: u64) {
         // Without sessions every known block is cached, so `clear` frees them all. The new base makes keys of the old
         // weights unreachable.
@@ -528,8 +531,8 @@ impl Scheduler {
         counters.sessions_parked.set(self.sessions.len() - running - waiting - stalled);
     }
 
-    /// Returns the state of every session in the order of service, and of the pool. Takes time in proportion to the
-    /// number of sessions.
+    /// Returns the state of every session, oldest first, and of the pool. Takes time in proportion to the number of
+    /// sessions.
     pub(super) fn snapshot(&self, now: Instant) -> (Vec<SessionSnapshot>, BlockSnapshot) {
         let mut sessions: Vec<_> = self.sessions.values().collect();
         // Hash map order would change between snapshots.

@@ -1,4 +1,4 @@
-//! Shares of a step's prefill time.
+//! Division of a step's prefill budget among sessions.
 
 use waymark_models::BLOCK;
 
@@ -7,10 +7,11 @@ use super::tenants::TenantSlot;
 
 /// Number of tokens up to which a prefill counts as short.
 const SHORT: usize = 256;
-/// Number of steps of which one belongs to the oldest session, so that younger and shorter ones cannot starve it. A whole
-/// step, because a chunk costs less per token than its parts in several steps.
+/// Number of steps among which one belongs to the oldest session, so that younger and shorter ones cannot starve it.
+/// The session gets a whole step, because a chunk costs less per token than the same tokens in several steps.
 const OLDEST_EVERY: u64 = 4;
-/// Share of that step for the oldest session if short prefills wait too, because their first tokens come when the step ends.
+/// Share of its own step that the oldest session gets if short prefills wait too: their first tokens come only when the
+/// step ends.
 const OLDEST_BESIDE_SHORT: f64 = 0.6;
 
 /// A session whose prompt, or observation, is not computed yet.
@@ -19,7 +20,7 @@ pub(super) struct Prefill {
     pub(super) session: u64,
     pub(super) tenant: TenantSlot,
     pub(super) ticket: u64,
-    /// Service of the tenant.
+    /// Service that the tenant has received.
     pub(super) service: u64,
     /// Charge of a token, which is lower for a higher priority.
     pub(super) charge: u64,
@@ -55,11 +56,13 @@ pub(super) fn is_short(tokens: usize) -> bool {
     tokens <= SHORT
 }
 
-/// Divides the budget of a step: first all to short prefills, then to the others, each time to the tenants in the order of
-/// their service, and among the sessions of one tenant by priority and length. Beside a short prefill of more than one
-/// block, the long ones get nothing. `waited` is the number of steps since the oldest session's last own step, this one
-/// included: after [`OLDEST_EVERY`] it goes before all, one step later if others are short, and then with a part of the
-/// step. At least one token is computed. Returns `true` if the step was the oldest session's.
+/// Divides the budget of a step: first among short prefills, then among the others. In each group, the tenant with the
+/// least service goes first, and of a tenant's sessions the one with the highest priority, then the shortest. Beside a
+/// short prefill of more than one block, long prefills get nothing.
+///
+/// `waited` is the number of steps since the oldest session's last own step, including this one. At [`OLDEST_EVERY`],
+/// the oldest session goes before all others; beside such a short prefill, it goes one step later and gets only a part
+/// of the step. At least one token is computed. Returns `true` if the step was the oldest session's.
 pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, waited: u64) -> bool {
     // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
     let hurry = prefills.iter().any(|prefill| prefill.short && prefill.pending > BLOCK);
@@ -106,7 +109,7 @@ mod tests {
         Prefill { session: ticket, tenant, ticket, service, charge: 4, pending, short, cost: 0.001, tokens: 0 }
     }
 
-    /// Returns the tokens of each session in a step, so many steps after the oldest session's last own one.
+    /// Returns the tokens of each session in a step that comes `waited` steps after the oldest session's last own step.
     fn shared_after(waited: u64, mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
         // Half a token's time more, so that rounding takes nothing away.
         share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 }, waited);

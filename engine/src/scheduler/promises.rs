@@ -19,7 +19,8 @@ impl PrefixPromises {
         }
     }
 
-    /// Withdraws a session's promises, because the blocks were computed or will not be. Promises of other sessions stay.
+    /// Withdraws a session's promises, because the blocks were computed or will not be. Promises of other sessions
+    /// stay.
     pub(super) fn withdraw(&mut self, session: u64, keys: &[PrefixKey]) {
         for key in keys {
             if self.owners.get(key) == Some(&session) {

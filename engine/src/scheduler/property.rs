@@ -32,14 +32,14 @@ pub(super) struct SchedulerMachine {
     wakers: Vec<Waker>,
     /// If `true`, waiting sessions are admitted in the middle of a step, as during the pass of a device.
     ahead: bool,
-    /// Time of the steps so far, in a world in which a step takes [`EMPTY_STEP`] and the [`row_time`] of its rows. `None`
-    /// measures no step.
+    /// Time of the steps so far, in a world in which a step takes [`EMPTY_STEP`] and the [`row_time`] of its rows.
+    /// `None` measures no step.
     pub(super) clock: Option<Duration>,
     limit: usize,
 }
 
-/// Returns the time of a row of `tokens` tokens after `computed` others, beyond that of an empty step: as measured for a
-/// small model on two cores.
+/// Returns the time of a row of `tokens` tokens after `computed` others, beyond that of an empty step: as measured for
+/// a small model on two cores.
 pub(super) fn row_time(tokens: usize, computed: usize) -> Duration {
     Duration::from_nanos((550_000 * tokens + 300 * tokens * (computed + tokens / 2)) as u64)
 }
@@ -189,7 +189,7 @@ proptest! {
         play(64, &config, mode, operations);
     }
 
-    /// The same with proposed tokens, of which about half are accepted.
+    /// A small pool with proposed tokens, about half of which are accepted.
     #[test]
     fn blocks_add_up_with_proposals_under_pressure(mode: (bool, bool), operations in operations()) {
         let config = EngineConfig {

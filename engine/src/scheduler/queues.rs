@@ -1,4 +1,4 @@
-//! Queues of the scheduler: every session in one of four phases, in the order of service.
+//! Queues of the scheduler. Every session is in one of four phases.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,16 @@ pub(crate) enum SessionPhase {
     Stalled,
 }
 
-/// Position of a session in the [`Queues`], which alone change it.
+/// Position of a session in the [`Queues`]. Only the queues change it.
 #[derive(Debug)]
 pub(super) struct QueueEntry {
     phase: SessionPhase,
     tenant: TenantSlot,
     priority: Priority,
-    /// Age of the session: a number that grows from session to session. The youngest one loses its blocks first.
+    /// Age of the session: a number that grows from session to session. The youngest running session is preempted
+    /// first.
     ticket: u64,
-    /// Logical time of the last move into or out of a queue. The lowest stamp loses its blocks first.
+    /// Logical time at which the session was last parked, stalled or queued. The lowest stamp loses its blocks first.
     stamp: u64,
     /// Number of leading blocks that are promised to sessions waiting for the same prefix.
     promised: usize,
@@ -136,7 +137,7 @@ impl Queues {
             SessionPhase::Stalled => self.stalled -= 1,
             SessionPhase::Parked => {}
         }
-        // Parked and waiting sessions are in the list, unless they are pinned or have lost their blocks.
+        // Sessions outside the batch are in the list, unless they are pinned or have lost their blocks.
         self.idle.remove(&session.entry.stamp);
         session.entry.phase = SessionPhase::Parked;
     }
@@ -184,7 +185,8 @@ impl Queues {
         self.promises.promise(number, &keys[registered..]);
     }
 
-    /// Withdraws the promise of blocks that have been computed: those registered since there were `before` of them.
+    /// Withdraws the promises of blocks that have been computed. `before` is the number of blocks registered before
+    /// that.
     pub(super) fn fulfill(&mut self, session: &mut ScheduledSession, before: usize) {
         let fulfilled = session.sequence.registered().min(session.entry.promised);
         if fulfilled > before {
@@ -221,15 +223,17 @@ impl Queues {
         self.running.last().map(|place| place.session)
     }
 
-    /// Returns the session that gives its place in a full batch to a waiting one, if a place is due. It is the youngest
-    /// of the lowest priority among those of the tenant whose places weigh most.
+    /// Returns the session that gives its place in a full batch to a waiting one, if a place is due. The session
+    /// belongs to the tenant whose places weigh most, if a tenant with a waiting session would weigh less even with
+    /// the place. Otherwise, it belongs to a tenant with a waiting session of a higher priority. In both cases, it is
+    /// the tenant's youngest session of the lowest priority.
     pub(super) fn overserved(&self) -> Option<u64> {
         let first = |tenant| first_waiting(&self.waiting, tenant, (0, 0));
         let candidates = || self.tenants.waiting().filter_map(first);
         let least = candidates().map(|candidate| self.tenants.load(candidate.tenant) + candidate.charge).min()?;
         let most = self.tenants.most_loaded()?;
-        // The heavier of the two tenants gets lighter with every exchange, so they do not take the place from each other
-        // for ever.
+        // The heavier of the two tenants gets lighter with every exchange, so they do not take the place from each
+        // other forever.
         if least < self.tenants.load(most) {
             return self.last_place(most).map(|place| place.session);
         }
@@ -256,8 +260,8 @@ impl Queues {
         candidates.extend(tenants.waiting().filter_map(|tenant| first_waiting(waiting, tenant, (0, 0))));
     }
 
-    /// Returns the next candidate: of the tenant whose places weigh least with it, then with the lowest service, the
-    /// oldest session of the highest priority.
+    /// Returns the next candidate, the oldest session of the highest priority of its tenant. Tenants are ordered by
+    /// the weight of their places including the candidate's, then by service, then by the candidate's age.
     pub(super) fn next_candidate(&mut self) -> Option<Candidate> {
         let Self { candidates, tenants, waiting, .. } = self;
         let rank = |candidate: &Candidate| {

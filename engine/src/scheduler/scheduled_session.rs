@@ -21,7 +21,7 @@ pub(crate) struct ScheduledSession {
     request: Option<RequestId>,
     /// Number of tokens that were to be computed when the session last entered the batch.
     pub(super) entered_with: usize,
-    /// If `true`, it entered the batch past a session that waits for blocks.
+    /// If `true`, the session entered the batch ahead of a session that waits for blocks.
     pub(super) overtook: bool,
     /// Time at which the first turn was requested.
     since: Instant,
@@ -68,14 +68,14 @@ impl ScheduledSession {
         self.adapter.map(|adapter| adapter.slot)
     }
 
-    /// Returns parameters with which the backend may choose the token `offset` positions after the next one itself; see
-    /// [`RunningTurn::pick`].
+    /// Returns the parameters with which the backend itself may choose the token `offset` positions after the next one;
+    /// see [`RunningTurn::pick`].
     pub(crate) fn pick(&mut self, offset: usize) -> Option<Pick> {
         let len = self.sequence.len();
         self.turn.as_mut().and_then(|turn| turn.pick(len, offset))
     }
 
-    /// Begins to compute the last token again, whose logits were not used.
+    /// Rewinds the sequence so that its last token, whose logits were not used, is computed again.
     pub(super) fn rewind(&mut self, pool: &mut BlockPool) {
         let len = self.sequence.len();
         self.sequence.extend(len, &[], pool);

@@ -16,8 +16,9 @@ struct StepYield {
 }
 
 impl StepYield {
-    /// Adds tokens after a row, up to `most`, while each is sampled at a higher rate than the step's tokens: the first
-    /// with probability `chance`, the second with its square and so on, for `cost` seconds each. Returns their number.
+    /// Adds up to `most` tokens after a row, while each yields more tokens per second than the step so far. The first
+    /// is accepted with probability `chance`, the second with its square and so on; each takes `cost` seconds. Returns
+    /// the number of added tokens.
     fn extend(&mut self, chance: f64, cost: f64, most: usize) -> usize {
         let mut probability = chance;
         let mut count = 0;
@@ -50,7 +51,8 @@ impl Scheduler {
             let most = self.lookup_tokens.min(room).min(ahead).min(self.limit.saturating_sub(len + 1));
             let cost = costs.per_token(session.sequence.computed());
             let chance = session.lookup.chance();
-            // A copy is extended: there may be fewer tokens to propose, and later rows are weighed against those alone.
+            // Extends a copy: fewer tokens may be proposed than wanted, and later rows are weighed against the
+            // proposed ones only.
             let wanted = match costs.known() {
                 true => step_yield.clone().extend(chance, cost, most),
                 false => most,
@@ -59,8 +61,9 @@ impl Scheduler {
                 session.lookup.skip();
                 continue;
             }
-            // This may overwrite the oldest cached block. With only free blocks, a server whose pool has filled once would
-            // end every proposal at a block's end, and the session takes the block a few tokens later anyway.
+            // This may overwrite the oldest cached block. If only free blocks were taken, a server whose pool has
+            // filled once would end every proposal at a block's end, and the session takes the block a few tokens
+            // later anyway.
             row.proposed = session.sequence.reserve(wanted, pool);
             step_yield.extend(chance, cost, row.proposed);
             room -= row.proposed;
@@ -84,7 +87,7 @@ impl Scheduler {
         self.record_computed(id, 1);
     }
 
-    /// Ends the verification of a row, of whose `proposed` tokens the first `accepted` were sampled.
+    /// Ends the verification of a row: the first `accepted` of its `proposed` tokens were sampled.
     pub(crate) fn settle(&mut self, id: u64, proposed: usize, accepted: usize) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.sequence.trim(&mut self.pool);

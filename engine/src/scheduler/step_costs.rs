@@ -3,14 +3,16 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-/// Number of terms of the cost: per step, per token, and per token and thousand tokens of context.
+/// Number of terms of the cost: one per step, one per token, and one per token and thousand tokens of its context.
 const TERMS: usize = 3;
-/// Weight that a measurement keeps with every further one, so that about the last hundred count.
+/// Factor by which each new measurement reduces the weight of the earlier ones, so that about the last hundred count.
 const MEMORY: f64 = 0.99;
-/// Pull of each term towards 0, which decides where the measurements do not. The part per step yields first: a step of
-/// an unmeasured size is then taken to cost its tokens, so that chunks grow step by step towards the right size.
+/// Ridge penalty of each term, which decides where the measurements do not determine the terms. The term per step has
+/// the largest penalty: a step of an unmeasured size is then predicted to cost in proportion to its tokens, so that
+/// chunks grow step by step towards the right size.
 const RIDGE: [f64; TERMS] = [1e-4, 1e-8, 1e-5];
-/// Sets of terms to fit, in the order of preference. Noise makes a small term negative, and it is then left out.
+/// Sets of terms to fit, in the order of preference. Noise can make a small term negative; a set without it is then
+/// used.
 const FITS: [[bool; TERMS]; 5] =
     [[true, true, true], [true, true, false], [false, true, true], [false, true, false], [true, false, false]];
 
@@ -19,12 +21,12 @@ const FITS: [[bool; TERMS]; 5] =
 pub(super) struct StepSize {
     /// Number of computed tokens.
     tokens: f64,
-    /// Sum of the lengths of their contexts, in thousands of tokens.
+    /// Sum of the context lengths of these tokens, in thousands of tokens.
     reach: f64,
 }
 
-/// Time of a step by its size. It depends on the model and the machine, so it is measured while the engine runs: a least
-/// squares fit of relative errors, in which older measurements count less and less.
+/// Time of a step as a function of its size. The function depends on the model and the machine, so it is fitted while
+/// the engine runs: by least squares of relative errors, in which older measurements count less and less.
 #[derive(Debug, Default)]
 pub(super) struct StepCosts {
     products: [[f64; TERMS]; TERMS],
@@ -34,7 +36,7 @@ pub(super) struct StepCosts {
 }
 
 impl StepSize {
-    /// Returns the size of a row of `tokens` tokens after `computed` others.
+    /// Returns the size of a row of `tokens` tokens that follow `computed` earlier ones.
     pub(super) fn of_row(tokens: usize, computed: usize) -> Self {
         let reach = tokens as f64 * (computed as f64 + tokens as f64 / 2.0) / 1000.0;
         Self { tokens: tokens as f64, reach }

@@ -1,8 +1,9 @@
 //! Accounts of the engine's tenants, by which tokens and places are shared.
 //!
-//! Tenants are served by start-time fair queueing (Goyal, Vin, Cheng 1996): each has a service, the sum of its computed
-//! tokens divided by their weights, and the tenant with the lowest service goes first. A tenant that comes back after a
-//! pause continues at the virtual time, so that it neither saves up service nor pays for tokens that nobody else wanted.
+//! Tenants are served by start-time fair queueing (Goyal, Vin, Cheng 1996): each has a service, the sum of its
+//! computed tokens divided by their weights, and the tenant with the lowest service goes first. A tenant that comes
+//! back after a pause continues at the virtual time, so that it neither saves up service nor pays for tokens that
+//! nobody else wanted.
 
 use std::collections::HashMap;
 
@@ -33,7 +34,7 @@ struct Tenant {
     prefilling: usize,
     /// Sum of the charges of its running sessions: the weight of its places in the batch.
     load: u64,
-    /// Weighted tokens computed for it. Never below the virtual time of its last turn.
+    /// Weighted tokens computed for the tenant. At least the virtual time at the beginning of its last turn.
     service: u64,
 }
 
@@ -57,7 +58,7 @@ impl Tenants {
             Some(slot) => slot,
             None => {
                 self.accounts.push(Tenant::default());
-                // There are at most `MAX_IDLE` tenants more than sessions, whose number memory bounds far below 2³².
+                // Tenants exceed sessions by little more than `MAX_IDLE`, and memory keeps sessions far below 2³².
                 TenantSlot((self.accounts.len() - 1) as u32)
             }
         });
@@ -72,8 +73,8 @@ impl Tenants {
         self.accounts[slot.index()].sessions -= 1;
     }
 
-    /// Forgets tenants without sessions. One that is ahead of the virtual time stays: opening a new session must not
-    /// make it first in line.
+    /// Forgets tenants without sessions. Up to [`MAX_IDLE`] tenants ahead of the virtual time stay: opening a new
+    /// session must not make them first in line.
     fn forget_idle(&mut self) {
         let open = self.slots.values().filter(|slot| self.accounts[slot.index()].sessions > 0).count();
         let full = self.slots.len() - open > MAX_IDLE;
@@ -150,8 +151,9 @@ impl Tenants {
         prefilling.for_each(|slot| self.accounts[slot.index()].prefilling += 1);
     }
 
-    /// Returns the number of claims on the time of a step beside the streams of `streaming`: one for each other tenant
-    /// that wants a prefill, and one for each such session of their own.
+    /// Returns the number of claims on the time of a step beside the streams of the tenants `streaming`. Each tenant
+    /// that wants prefills claims once. Of the streaming tenants, the one that wants the fewest prefills claims once
+    /// for each of them.
     pub(super) fn claims(&self, streaming: impl Iterator<Item = TenantSlot>) -> usize {
         let wanted = |account: &Tenant| account.prefilling + account.waiting;
         let tenants = self.accounts.iter().filter(|account| wanted(account) > 0).count();

@@ -11,15 +11,15 @@ use crate::store::PassageStore;
 /// Number of passages to embed for an estimate. Their vectors are kept in the journal, so that the time is not lost.
 const SAMPLE: u32 = 64;
 
-/// Smallest number of passages whose time is worth an estimate.
+/// Minimum number of passages for an estimate.
 const LEAST: u32 = 1024;
 
-/// Time to embed the phrases and facts of a graph, in units of the time to embed its passages. Measured with the built-in
-/// extractor on the passages of 2WikiMultiHopQA, of which each brings 20 short texts.
+/// Time to embed the phrases and facts of a graph, in units of the time to embed its passages. Measured with the
+/// built-in extractor on the passages of 2WikiMultiHopQA, each of which brings 20 short texts.
 const GRAPH_SHARE: f64 = 4.0;
 
-/// Times the embedding of evenly spaced passages. `None` for a small index, and if the vector of one of them is known: an
-/// earlier build was interrupted, and nobody knows which of the other texts it embedded.
+/// Times the embedding of evenly spaced passages. Returns `None` for a small index, and if the cache holds the vector
+/// of one of these passages: an earlier build embedded it, and an unknown share of the other texts too.
 pub(super) fn estimate(
     store: &PassageStore,
     embedding: BatchEmbedder<'_>,

@@ -116,7 +116,7 @@ pub fn build(
     Ok(BuildReport { manifest, skipped: corpus.skipped(), skipped_files, collapsed: corpus.collapsed(), cut })
 }
 
-/// Documents of a corpus. Counts those that are longer than the embedder reads, and tells their number when all are read.
+/// Documents of a corpus. Counts documents longer than the embedder reads, and reports their number when all are read.
 struct CountedDocuments<'a> {
     corpus: &'a mut Corpus,
     embed: &'a dyn Embed,

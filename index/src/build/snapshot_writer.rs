@@ -27,8 +27,8 @@ pub(crate) struct SnapshotWriter<'a> {
     pub(crate) threads: usize,
     pub(crate) extract: Option<&'a dyn Extract>,
     pub(crate) progress: &'a dyn BuildProgress,
-    /// Name by which the embedder can be opened again. A changed index keeps its own: the embedder with the same ID that
-    /// a commit runs may be an endpoint, or lie in a folder of another machine.
+    /// Name by which the embedder can be opened again. A commit keeps the name in the index: the commit itself may run
+    /// the same embedder at an endpoint, or from a folder of another machine.
     pub(crate) embedder_source: Option<&'a str>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct BaseSnapshot<'a> {
     pub(crate) files: &'a Path,
     /// New number of each passage of the snapshot. `None` if no document has the same ID, title and text.
     pub(crate) moved: &'a [Option<u32>],
-    /// Origin whose triples are outdated, because its extractor runs over the whole corpus again.
+    /// Origin of triples that are not kept, because their extractor runs over the whole corpus again.
     pub(crate) again: Option<TripleOrigin>,
 }
 
@@ -54,7 +54,7 @@ impl BaseSnapshot<'_> {
             let origin = graph.origin(old);
             if let Some(number) = number.filter(|&number| unknown[number as usize])
                 && origin.is_extracted()
-                // The built-in extractor knows the titles of the whole corpus, so that its triples change with it.
+                // The built-in extractor knows the titles of the whole corpus, so its triples change with the corpus.
                 && self.again != Some(origin)
             {
                 triples.add(number, &graph.triples(old)?, origin)?;

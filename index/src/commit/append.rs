@@ -19,10 +19,11 @@ use crate::snapshot::Snapshot;
 use crate::store::{CurrentStore, DensePassages};
 use crate::triple::Triple;
 
-/// Share of the base snapshot's passages that may change before a commit on its own merges the log.
+/// Divisor of the base snapshot's number of passages. A commit merges the log by itself when the log holds more changes
+/// than the quotient, and more than 1024.
 const MERGE_SHARE: u64 = 8;
 
-/// Maximum length of a log in bytes before a commit on its own merges it.
+/// Maximum length of a log in bytes before a commit merges it by itself.
 const MERGE_BYTES: u64 = 1 << 30;
 
 /// Triples that an extractor found in one commit.
@@ -89,7 +90,7 @@ impl Committing<'_> {
         self.publish_record(writing, base, snapshot, &record).map(Some)
     }
 
-    /// Writes a record behind the log of `base`, and publishes `snapshot`, which it leads to.
+    /// Appends a record to the log of `base`, and publishes `snapshot`, the state after the record.
     fn publish_record(
         &self,
         writing: &LockedFolder,
@@ -114,7 +115,7 @@ impl Committing<'_> {
         Ok(snapshot)
     }
 
-    /// Builds the record of a plan, with triples that are known already and vectors of texts that stay.
+    /// Builds the record of a plan, with triples that are known already and vectors of unchanged texts.
     fn record(&self, base: &Snapshot, plan: &CommitPlan) -> Result<DeltaRecord, IndexError> {
         let mut record = DeltaRecord::default();
         for number in plan.gone() {
@@ -177,7 +178,7 @@ impl Committing<'_> {
         let asked = (0..).zip(&passages.numbers).filter(|(_, number)| pending(origin(**number)));
         let asked: Vec<u32> = asked.map(|(place, _)| place).collect();
         extracted.asked = !asked.is_empty();
-        // An extractor may read the whole corpus even for nothing.
+        // Not called without passages: an extractor may read the whole corpus even then.
         if asked.is_empty() {
             return Ok(extracted);
         }
@@ -242,7 +243,7 @@ fn embed_contents(embedding: &BatchEmbedder<'_>, record: &mut DeltaRecord) -> Re
     Ok(())
 }
 
-/// Builds the manifest of the snapshot after `base`, without the numbers that depend on the result.
+/// Builds the manifest of the snapshot after `base`. The caller sets the numbers that depend on the result.
 fn manifest_after(base: &Snapshot, record: &DeltaRecord) -> Manifest {
     let snapshot = record.snapshot;
     let earlier = base.manifest.delta.clone();
@@ -270,7 +271,7 @@ fn graph_info(
     let of_extractors = counts.of(TripleOrigin::Extracted) + counts.of(TripleOrigin::Builtin);
     let kept = of_extractors.saturating_sub(extracted.found.len() as u64);
     let earlier = base.manifest.graph.as_ref().and_then(GraphInfo::extractor).filter(|_| kept > 0);
-    // An extractor that had nothing to extract is not a source, unless no other is named for later documents.
+    // An extractor that had nothing to extract is named for later documents only if there is no other.
     let extract = extract.filter(|_| extracted.asked || earlier.is_none());
     let given = counts.of(TripleOrigin::Given) > 0;
     GraphInfo {

@@ -23,7 +23,7 @@ const MOST_PHRASE: usize = 16 << 10;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changes {
-    /// Documents to add, or to replace the one with the same ID. IDs must be distinct.
+    /// Documents to add. Each replaces the document with the same ID, if any. IDs must be distinct.
     pub upsert: Vec<Document>,
     /// IDs of documents to remove. Unknown IDs are reported and otherwise ignored; repetitions have no effect.
     pub delete: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Changes {
     /// commit removes further chunks of these names from the index, and the document whose ID is the name itself if
     /// there are chunks. Documents in `upsert` are never removed.
     pub chunked: Vec<(String, u64)>,
-    /// Removes every document that is not in `upsert`.
+    /// If `true`, the commit removes every document that is not in `upsert`.
     pub mirror: bool,
 }
 
@@ -66,7 +66,7 @@ impl Changes {
         self.upsert.iter().map(|document| document.id.as_str()).chain(self.delete.iter().map(String::as_str))
     }
 
-    /// Refuses changes that may interact: the effect of each must not depend on another.
+    /// Refuses concurrent changes that may interact: the effect of one must not depend on another.
     pub(super) fn check_apart(all: &[Changes]) -> Result<(), IndexError> {
         let refused = |id: &str, message| Err(IndexError::BadChange { id: id.to_owned(), message });
         let mut named = HashMap::new();
@@ -76,7 +76,7 @@ impl Changes {
             }
             for id in changes.ids() {
                 if *named.entry(id).or_insert(number) != number {
-                    return refused(id, "two concurrent changes concern it");
+                    return refused(id, "two concurrent changes name this document");
                 }
             }
         }
@@ -111,7 +111,8 @@ impl Changes {
     }
 }
 
-/// Returns the reason why a document is too large for a commit, which others wait for. `None` if it is not.
+/// Returns the reason why a document is too large. `None` if it is not. The limits keep a commit short, since other
+/// changes wait for it.
 fn oversized(document: &Document) -> Option<&'static str> {
     let long = |text: &String| text.len() > MOST_PHRASE;
     let triples = document.triples.as_deref().unwrap_or_default();

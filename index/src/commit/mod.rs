@@ -1,11 +1,14 @@
 //! Commits: change an index by publishing a new snapshot.
 //!
-//! A commit appends a record to the log of changes since the base snapshot (see [`crate::delta`]), which costs about what
-//! it changes. A small index, or one whose log has grown large, is written anew instead, as a build does. Afterwards the index answers like one built from scratch over the resulting documents: kept and replaced documents
+//! A commit appends a record to the log of changes since the base snapshot (see [`crate::delta`]). Its cost grows with
+//! the size of the change. A small index, or one with a large log, is written anew instead, as by a build. Only new
+//! texts are embedded.
+//!
+//! Afterwards the index answers like one built from scratch over the resulting documents: kept and replaced documents
 //! in their places, new ones at the end in the given order. Two approximations may differ: where the vector search is
 //! not exact (see [`OpenOptions::exact_below`]), it may find other neighbors than a rebuilt graph; and beyond 65,536
-//! phrases (`EXACT` in `graph/synonyms`) several threads search synonyms approximately, so two builds of the same
-//! documents may differ in a few of them too. Only new texts are embedded.
+//! phrases (`EXACT` in `graph/synonyms`) several threads search synonyms approximately, so even two builds of the same
+//! documents may differ in a few synonyms.
 
 mod append;
 mod changes;
@@ -45,9 +48,9 @@ pub struct CommitOptions {
     /// [`BuildOptions::journal`](crate::BuildOptions::journal).
     pub journal: bool,
     /// Extractor for documents that bring no triples, preferably the one that the index was built with (see
-    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)). `None` suffices if that is [`Builtin`]. Its earlier
-    /// triples of unchanged documents are kept, unless it reads the whole corpus: then it runs over all of its
-    /// documents again. Triples of other extractors are kept.
+    /// [`GraphInfo::extractor`](crate::GraphInfo::extractor)). `None` suffices if that is [`Builtin`]. Triples that
+    /// this extractor found earlier in unchanged documents are kept, unless it reads the whole corpus: then it runs
+    /// over all of its documents again. Triples of other extractors are kept.
     pub extract: Option<Arc<dyn Extract>>,
     /// Runs no extractor, and accepts documents without triples; a graph search then reaches them only by their own
     /// similarity. If `false`, such documents are refused when an extractor supplied the triples of the others and is
@@ -132,7 +135,7 @@ pub fn commit(
 pub(crate) struct CommittedChanges {
     /// One result per change.
     pub(crate) reports: Vec<Result<CommitReport, IndexError>>,
-    /// Published snapshot, if it was made in memory.
+    /// Published snapshot. `None` if the index was written anew, or nothing changed.
     pub(crate) snapshot: Option<Snapshot>,
 }
 
@@ -141,7 +144,7 @@ pub(crate) struct Committing<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) embed: &'a dyn Embed,
     pub(crate) options: &'a CommitOptions,
-    /// If `true`, a large log is merged by somebody else. If `false`, the commit merges it.
+    /// If `true`, a background merge handles a large log. If `false`, the commit merges it.
     pub(crate) merges_elsewhere: bool,
     pub(crate) progress: &'a dyn BuildProgress,
 }
@@ -236,7 +239,7 @@ impl Committing<'_> {
         let graph = draft.write(&part, &mut plan.documents(base), Some(goes_on))?;
         // Writing took a while: another program may have replaced the folder meanwhile.
         self.check_base(base)?;
-        // What was copied must be what was once written: damage must not get a fresh checksum.
+        // Verifies the files that were copied: damage in them must not get a fresh checksum.
         base.manifest.verify(self.dir, true)?;
         draft.publish(writing, part, snapshot, base.manifest.corpus.clone(), graph, self.options.keep)
     }
@@ -271,8 +274,8 @@ impl Committing<'_> {
     }
 }
 
-/// Returns the origin whose triples `extract` must produce again: its own, if they depend on the whole corpus. Triples
-/// of others stay, and so do its own where the file does not distinguish them.
+/// Returns the origin of the triples that `extract` must produce again: its own, if they depend on the whole corpus.
+/// Triples of other extractors stay, and so do its own if the index does not distinguish the two.
 fn again(base: &Snapshot, extract: &dyn Extract) -> Option<TripleOrigin> {
     let id = extract.id();
     let own = TripleOrigin::of(&id);

@@ -26,7 +26,7 @@ pub(super) struct CommitPlan {
     new: Vec<Document>,
     /// Number of documents that replace another.
     pub(super) replaced: u64,
-    /// Number of documents that stay the same.
+    /// Number of documents in `upsert` that equal the stored ones.
     pub(super) unchanged: u64,
     /// Number of documents removed.
     pub(super) removed: u64,
@@ -52,7 +52,7 @@ impl CommitPlan {
             }
         }
         for mut document in changes.upsert {
-            // Stored triples have no repetitions, so a document sent again with repetitions is unchanged.
+            // Stored triples have no repetitions. A document sent again with its repetitions must count as unchanged.
             if let Some(triples) = &mut document.triples {
                 *triples = distinct(triples).cloned().collect();
             }
@@ -79,7 +79,7 @@ impl CommitPlan {
         self.absent.extend(absent);
     }
 
-    /// Plans the removal of documents not named in `upsert`: all others if the changes mirror, and surplus chunks of
+    /// Plans the removal of documents not in `upsert`: all of them if `mirror` is set, otherwise the surplus chunks of
     /// chunked texts.
     fn sweep(&mut self, base: &Snapshot, changes: &Changes) -> Result<(), IndexError> {
         if changes.chunked.is_empty() && !changes.mirror {
@@ -88,7 +88,7 @@ impl CommitPlan {
         let kept: HashSet<&str> = changes.upsert.iter().map(|document| document.id.as_str()).collect();
         let chunked: HashMap<&str, u64> =
             changes.chunked.iter().map(|(name, chunks)| (name.as_str(), *chunks)).collect();
-        // Looks for every number of a chunk, since the numbers of removed documents may have gaps.
+        // Searches for all chunks of a text rather than counting up, since removed chunks leave gaps in the numbering.
         let numbers = match changes.mirror {
             true => base.store.numbers().collect(),
             false => base.store.possible_chunks(chunked.keys().copied())?,
@@ -116,7 +116,7 @@ impl CommitPlan {
         self.new.iter().take(MOST_ADDED_IDS).map(|document| document.id.clone()).collect()
     }
 
-    /// Number of added or replacing documents longer than `embed` reads.
+    /// Number of added or replacing documents that `embed` would truncate.
     pub(super) fn cut(&self, embed: &dyn Embed) -> u64 {
         let replaced = self.fates.values().filter_map(|fate| match fate {
             DocumentFate::Replaced(document) => Some(document),
@@ -130,8 +130,8 @@ impl CommitPlan {
         self.fates.is_empty() && self.new.is_empty()
     }
 
-    /// Returns the first added or replacing document that has no triples and whose text is new. If the text is
-    /// unchanged, extracted triples stay valid.
+    /// Returns the first added or replacing document whose triples must be extracted: it brings none, and the stored
+    /// ones cannot be kept. Extracted triples are kept if title and text are unchanged.
     pub(super) fn unasked(&self, base: &Snapshot) -> Result<Option<&Document>, IndexError> {
         let extracted = |number| base.graph.as_ref().is_some_and(|graph| graph.origin(number).is_extracted());
         let replaced = self.fates.iter().filter_map(|(&number, fate)| match fate {
@@ -209,16 +209,16 @@ impl CommitPlan {
         self.arriving().iter().any(|(_, document)| document.triples.is_some())
     }
 
-    /// Returns `true` if the plan leaves no document of `base`, after `before`, a plan about other documents, has been
-    /// applied.
+    /// Returns `true` if no document remains after this plan and `before`, a plan for other documents, are applied to
+    /// `base`.
     pub(super) fn empties(&self, base: &Snapshot, before: &CommitPlan) -> bool {
         let none_new = self.new.is_empty() && before.new.is_empty();
         none_new && self.removed + before.removed == base.store.len() as u64
     }
 }
 
-/// Returns `true` if a document is a surplus of a text that was chunked differently before. `chunked` maps texts to
-/// their numbers of chunks.
+/// Returns `true` if a document is left over from an earlier chunking of its text. `chunked` maps the names of texts to
+/// their current numbers of chunks.
 fn is_left(id: &str, chunked: &HashMap<&str, u64>) -> bool {
     let whole = chunked.get(id).is_some_and(|&chunks| chunks > 0);
     whole

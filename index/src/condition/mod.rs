@@ -46,9 +46,9 @@ pub enum Condition {
         /// If `true`, the value must be in the list (`in`); otherwise it must not be (`nin`).
         within: bool,
     },
-    /// All of these hold; at least one.
+    /// All of these conditions hold. The list has at least one.
     All(Vec<Condition>),
-    /// Any of these holds; at least one.
+    /// Any of these conditions holds. The list has at least one.
     Any(Vec<Condition>),
 }
 
@@ -122,7 +122,7 @@ impl Condition {
     fn size(&self) -> (usize, usize) {
         match self {
             Condition::Compare { .. } => (0, 1),
-            // An empty list is still a comparison per document.
+            // An empty list still costs one comparison per document.
             Condition::Among { values, .. } => (0, values.len().max(1)),
             Condition::All(parts) | Condition::Any(parts) => parts
                 .iter()

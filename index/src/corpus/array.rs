@@ -28,7 +28,7 @@ pub(super) fn read<R: BufRead + Send>(
     })
 }
 
-/// Position of the reader relative to the list.
+/// Position of the reader: before the list, or behind one of its elements.
 #[derive(PartialEq, Eq)]
 enum ListPosition {
     Before,

@@ -15,10 +15,10 @@ const TOKENS: usize = 256;
 /// Default size of a chunk of a text in characters, if tokens cannot be counted.
 const CHARACTERS: usize = 1000;
 
-/// Largest share of a chunk that the headings above it may take.
+/// Divisor of the chunk size: the headings above a chunk may take at most a third of it.
 const HEADINGS_SHARE: usize = 3;
 
-/// Upper bound of the bytes of a token in a text, roughly: longer texts are not worth counting.
+/// Rough upper bound of the bytes per token. The tokens of a text beyond this bound are estimated, not counted.
 const TOKEN_BYTES: usize = 32;
 
 /// Maximum bytes of the title and metadata of a record that is split: every chunk has a copy.
@@ -27,7 +27,8 @@ const LARGEST_COPY: usize = 64 << 10;
 /// Separator of the headings above a chunk.
 const BELOW: &str = " > ";
 
-/// Chunks, the name of their text, and their number.
+/// Chunks, with the name of their text and their number: 0 for a record left whole. `None` for records if no chunk size
+/// is set.
 type Chunks = (Vec<CorpusRecord>, Option<(String, u64)>);
 
 /// Sizes of chunks.
@@ -41,12 +42,12 @@ pub(super) struct Chunker {
     pub(super) tokens: Option<TokenCounter>,
 }
 
-/// Passage of a chunk within its text: its first byte and its text.
+/// Chunk within a text: the offset of its first byte, and its own text.
 type Piece<'a> = (usize, &'a str);
 
 impl Chunker {
-    /// Splits a text into chunks. Each begins with the headings above it, which are in its metadata too, with its page.
-    /// Leaves out chunks without a word, such as the end of a fenced block.
+    /// Splits a text into chunks. Each chunk begins with the headings above it. Its metadata holds the headings and the
+    /// page. Leaves out chunks without a word, such as the end of a fenced block.
     pub(super) fn prose(&self, prose: &Prose) -> Chunks {
         let size =
             self.size.unwrap_or_else(|| self.tokens.as_ref().map_or(CHARACTERS, |tokens| tokens.limit().min(TOKENS)));
@@ -79,8 +80,8 @@ impl Chunker {
     /// reports no number.
     ///
     /// # Errors
-    /// If the record brings triples, because which chunk states which is not known, or if its title and metadata are too
-    /// large for copies.
+    /// If a record to split brings triples, because it is not known which chunk states which of them, or if its title
+    /// and metadata are too large to copy into every chunk.
     pub(super) fn record(&self, record: CorpusRecord) -> Result<Chunks, IndexError> {
         let Some(size) = self.size else { return Ok((vec![record], None)) };
         let name = record.document.id.clone();
@@ -93,8 +94,8 @@ impl Chunker {
         if document.triples.as_ref().is_some_and(|triples| !triples.is_empty()) {
             let unit = if self.tokens.is_some() { "tokens" } else { "characters" };
             let message = format!(
-                "{name:?} has more than {size} {unit} and brings triples, and which chunk states which is not known: cut it \
-                 and them beforehand, or leave out --chunk"
+                "{name:?} has more than {size} {unit} and brings triples, which cannot be assigned to chunks: split the \
+                 text and its triples beforehand, or leave out --chunk"
             );
             return Err(IndexError::BadCorpus { location, message });
         }
@@ -118,9 +119,9 @@ impl Chunker {
         Ok((records, Some((name, count))))
     }
 
-    /// Size left for the text of a chunk beside what stands before it in every chunk.
+    /// Size left for the text of a chunk after its title and headings.
     fn room(&self, size: usize, title: &str, headings: &str) -> usize {
-        // Sizes in characters are those of the text alone, sizes in tokens those of all that is embedded.
+        // A size in characters does not count the title. A size in tokens counts everything that is embedded.
         let title = if self.tokens.is_some() { self.measure(title, size) } else { 0 };
         let headings = if headings.is_empty() { 0 } else { self.measure(headings, size) + "\n\n".len() };
         size.saturating_sub(title + headings).max(size / 4).max(1)
@@ -170,7 +171,7 @@ impl Chunker {
     }
 }
 
-/// Measures chunks that should fit into a room.
+/// Measures chunks that should fit into `room`.
 #[derive(Clone, Copy)]
 struct RoomSizer<'a> {
     chunker: &'a Chunker,

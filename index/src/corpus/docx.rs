@@ -42,8 +42,8 @@ fn part(archive: &mut ZipArchive<Cursor<&[u8]>>, name: &str) -> Result<Option<St
     Ok(Some(text))
 }
 
-/// Returns the levels of the styles of headings, by the ID of the style. IDs are in the language of the program that
-/// wrote the file; names are not.
+/// Returns the levels of the heading styles, by the ID of the style. IDs depend on the language of the program that
+/// wrote the file; names do not.
 fn heading_styles(xml: &str) -> Result<HashMap<String, u8>, ProseFault> {
     let mut reader = Reader::from_str(xml);
     let mut styles = HashMap::new();
@@ -82,7 +82,7 @@ fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault>
     let mut body =
         Body { styles, outline: Outline::default(), text: String::new(), paragraph: Paragraph::default(), cells: 0 };
     let mut in_text = false;
-    // A fallback repeats what stands beside it in a newer form.
+    // A `Fallback` element repeats the content beside it, for older programs.
     let mut fallbacks = 0_u32;
     loop {
         match reader.read_event().map_err(|error| damaged(&error))? {
@@ -120,7 +120,7 @@ fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault>
 #[derive(Default)]
 struct Paragraph {
     text: String,
-    /// Level of the heading. `None` if it is none.
+    /// Level of the heading. `None` for other paragraphs.
     level: Option<u8>,
 }
 
@@ -138,7 +138,7 @@ struct Body<'a> {
 impl Body<'_> {
     fn property(&mut self, tag: &BytesStart<'_>) {
         match tag.local_name().as_ref() {
-            // With a value, it defines a stop.
+            // A `tab` with a value defines a tab stop.
             "tab" if attribute(tag, "w:val").is_none() => self.paragraph.text.push('\t'),
             "br" | "cr" => self.paragraph.text.push('\n'),
             "pStyle" => {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Names of the fields of a record. Without a name of its own, a part of a document is taken from the first of its usual
-/// fields: `id` or `_id` (BEIR), `title`, `text` or `contents` (Search-R1), `metadata`.
+/// Names of the fields of a record. A part of a document without an assigned name is taken from the first of its usual
+/// fields that has a value: `id` or `_id` (BEIR), `title`, `text` or `contents` (Search-R1), `metadata`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldMap {
     id: Option<String>,
@@ -17,7 +17,7 @@ impl FieldMap {
     /// IDs from the content.
     ///
     /// # Errors
-    /// The assignment that is not understood or repeated, and what is expected.
+    /// A message with the unknown or repeated assignment.
     pub fn parse<'a>(assignments: impl IntoIterator<Item = &'a str>) -> Result<FieldMap, String> {
         let mut map = FieldMap::default();
         for assignment in assignments {
@@ -79,7 +79,7 @@ impl FieldMap {
 /// Field of Search-R1's corpora: the title in quotes, a line break, and the text.
 pub(super) const CONTENTS: &str = "contents";
 
-/// Names of a field. An empty name of one's own is no name, although a table may have a column without one.
+/// Names of a field. If `own` is empty, there are none, although a table may have a column with an empty name.
 fn names<'a>(own: Option<&'a String>, usual: &[&'a str]) -> Vec<&'a str> {
     own.map_or_else(|| usual.to_vec(), |own| Some(own.as_str()).filter(|own| !own.is_empty()).into_iter().collect())
 }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_empty_name_takes_no_column_without_a_name() {
-        // As `to_csv` of pandas writes its index.
+        // pandas's `to_csv` writes such a column for its index.
         let mut fields = Map::from_iter([(String::new(), Value::from(7)), ("text".to_owned(), "a".into())]);
         let map = FieldMap::parse(["id=", "title="]).unwrap_or_default();
         assert!(map.has_no_id());

@@ -1,4 +1,4 @@
-//! Reads one file of a corpus by the reader of its format.
+//! Reads one file of a corpus with the reader of its format.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl CorpusFile<'_> {
                 Ok(records(parquet::read(path, parser(IdSource::FromContent))?))
             }
             FileFormat::Parquet => Err(unsupported(path, "a compressed Parquet file: decompress it".to_owned())),
-            // In a folder, the reasons of many files are listed one below the other.
+            // The reasons of a folder's files are listed one below the other, so each is kept short.
             FileFormat::Unsupported(reason) if in_folder => Err(unsupported(path, reason.to_owned())),
             FileFormat::Unsupported(reason) => Err(unsupported(path, format!("{reason} (files read are {READABLE})"))),
             FileFormat::Unknown if in_folder => Err(unsupported(path, unknown(path))),

@@ -11,8 +11,8 @@ use super::format::FileFormat;
 use super::{CorpusItem, CorpusItems};
 use crate::error::IndexError;
 
-/// Reads all files below `root` in the order of their names, without hidden files. Follows links to files, but not links
-/// to folders. Files that are not of a corpus become [`CorpusItem::Skipped`].
+/// Reads all files below `root` in the order of their names, without hidden files. Follows links to files, but not
+/// links to folders. Files that are not of a corpus become [`CorpusItem::Skipped`].
 ///
 /// The name of a file is its path relative to `root`, so the same file always gives the same IDs.
 pub(super) fn read(root: &Path, fields: &Arc<FieldMap>) -> Result<CorpusItems, IndexError> {
@@ -35,13 +35,13 @@ pub(super) fn read(root: &Path, fields: &Arc<FieldMap>) -> Result<CorpusItems, I
 fn files(root: &Path) -> Result<Vec<PathBuf>, IndexError> {
     let visible = |entry: &DirEntry| entry.depth() == 0 || !entry.file_name().to_string_lossy().starts_with('.');
     let mut files = Vec::new();
-    // The order of a directory differs between machines, and with it the numbers of the passages.
+    // Sorted, because the order of a directory differs between machines, and passages are numbered in this order.
     for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(visible) {
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(root).to_owned();
             IndexError::Io { action: "read", path, source: error.into() }
         })?;
-        // `is_file` follows links to files. The walk follows none, so that a circle of folders ends.
+        // `is_file` follows links to files. The walk itself follows no links, so a cycle of folders ends.
         if entry.path().is_file() {
             files.push(entry.into_path());
         }

@@ -1,6 +1,6 @@
 //! Reads the text of HTML: its sections under their headings, without scripts, styles and navigation.
 //!
-//! Reads tags one after the other and builds no tree, so that depth costs nothing and any bytes give some text.
+//! Reads tags one after the other and builds no tree, so deep nesting costs nothing and any input gives some text.
 
 use std::borrow::Cow;
 
@@ -229,7 +229,7 @@ impl PageText {
             (Some(level), None) if !closes => self.begin_heading(level),
             (Some(next), Some(level)) => {
                 self.end_heading(level);
-                // A heading in a heading ends it, as in browsers.
+                // A heading that begins inside another one ends it, as in browsers.
                 if !closes {
                     self.begin_heading(next);
                 }

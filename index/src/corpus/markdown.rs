@@ -15,7 +15,7 @@ pub(super) fn sections(text: &str) -> Sections {
     let mut heading: Option<String> = None;
     for (event, range) in Parser::new_ext(text, Options::ENABLE_YAML_STYLE_METADATA_BLOCKS).into_offset_iter() {
         match event {
-            // Headings within lists and quotations belong to these.
+            // A heading within a list or quotation begins no section.
             Event::Start(Tag::Heading { .. }) if depth == 0 => heading = Some(String::new()),
             Event::End(TagEnd::Heading(level)) if depth == 0 => {
                 let words = heading.take().unwrap_or_default();

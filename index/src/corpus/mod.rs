@@ -1,4 +1,5 @@
-//! Corpora: documents read one by one from files of records, from texts, or from a folder of both. One file per format.
+//! Corpora: documents read one by one from files of records, from texts, or from a folder of both. Each format has a
+//! module of its own.
 
 mod array;
 mod chunks;
@@ -137,8 +138,8 @@ impl fmt::Debug for Corpus {
 
 impl Corpus {
     /// Opens the corpus at `path`: a file or a folder of files. Files of records are JSONL, a JSON list, CSV, TSV and
-    /// Parquet, with the fields that [`CorpusOptions::fields`] names. Files of text are Markdown, plain text, HTML, DOCX
-    /// and PDF. All but Parquet may be compressed (`.gz`, `.zst`).
+    /// Parquet, with the fields that [`CorpusOptions::fields`] names. Files of text are Markdown, plain text, HTML,
+    /// DOCX and PDF. All but Parquet may be compressed (`.gz`, `.zst`).
     ///
     /// Chunk IDs consist of the name of the file or the ID of the record, `#`, and a number from 1.
     ///

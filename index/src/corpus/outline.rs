@@ -23,7 +23,7 @@ impl Outline {
         }
     }
 
-    /// Begins a section. Level 1 is the outermost. The whole of a heading that is cut becomes a section as well.
+    /// Begins a section. Level 1 is the outermost. A long heading is cut, and its full text becomes a section as well.
     pub(super) fn enter(&mut self, level: u8, heading: &str) {
         let heading = heading.split_whitespace().collect::<Vec<_>>().join(" ");
         self.path.retain(|(outer, _)| *outer < level);

@@ -16,8 +16,8 @@ use super::{CorpusRecord, LONGEST_RECORD, parquet_footer};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Maximum bytes of a column within a row group, decompressed. A million rows, the default of pyarrow, with passages of a
-/// hundred words take about 700 MB.
+/// Maximum bytes of a column within a row group, decompressed. A million rows, the default of pyarrow, with passages of
+/// a hundred words take about 700 MB.
 const LARGEST_COLUMN: i64 = 1 << 30;
 
 /// Reads row by row. The line of a location is the number of the row.
@@ -78,8 +78,7 @@ fn record(row: &Row, parser: &RecordParser, location: Location) -> Result<Corpus
     parser.record(fields, location)
 }
 
-/// Refuses files without a column of the text, and those whose columns are too large or compressed in a way that is not
-/// read.
+/// Refuses files without a text column, and files with a column that is too large or has an unsupported compression.
 fn check(file: &SerializedFileReader<File>, parser: &RecordParser) -> Result<(), String> {
     let metadata = file.metadata();
     let fields = metadata.file_metadata().schema().get_fields();

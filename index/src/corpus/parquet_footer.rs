@@ -1,5 +1,5 @@
 //! Checks the schema in the footer of a Parquet file before the library reads it. The library calls itself for every
-//! level of the schema, so that a deep one would overflow the stack, which ends the process.
+//! level of the schema, so a deep schema would overflow the stack and end the process.
 //!
 //! A footer is a `FileMetaData` of `parquet.thrift` in Thrift's compact protocol.
 
@@ -37,7 +37,8 @@ const MAP: u8 = 11;
 const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
-/// Types of the fields 1 to 10 of a `SchemaElement`. The library trusts them, so that others would be read differently.
+/// Types of the fields 1 to 10 of a `SchemaElement`. Other types are refused: the library reads these fields without a
+/// look at their types, and so would read another schema than the one checked here.
 const ELEMENT_TYPES: [u8; 10] = [I32, I32, I32, BINARY, I32, I32, I32, I32, I32, STRUCT];
 
 /// Checks the depth of the schema.
@@ -93,7 +94,7 @@ fn check_schema(footer: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Reader of the compact protocol. Its methods return `None` at what is not of the protocol.
+/// Reader of the compact protocol. Its methods return `None` for bytes that do not follow the protocol.
 struct Thrift<'a> {
     rest: &'a [u8],
 }
@@ -103,7 +104,7 @@ impl Thrift<'_> {
     /// deep.
     fn schema_depth(&mut self) -> Option<usize> {
         let (kind, count) = self.list()?;
-        // Numbers of children still to come, of each element that is open.
+        // Number of children still to come of each open element.
         let mut open: Vec<u64> = Vec::new();
         let mut deepest = 0;
         for _ in 0..count {
@@ -142,7 +143,8 @@ impl Thrift<'_> {
         Some(children)
     }
 
-    /// Reads the beginning of a field: its type, and its number into `id`. The inner `None` is the end of the structure.
+    /// Reads the beginning of a field: returns its type, and sets `id` to its number. The inner `None` is the end of
+    /// the structure.
     fn field(&mut self, id: &mut i64) -> Option<Option<u8>> {
         let byte = self.byte()?;
         let kind = byte & 0x0f;
@@ -166,7 +168,7 @@ impl Thrift<'_> {
         Some((byte & 0x0f, count))
     }
 
-    /// Passes over a value at a depth.
+    /// Skips a value at the nesting depth `depth`.
     fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         if depth > DEEPEST_SCHEMA {
             return None;
@@ -207,7 +209,7 @@ impl Thrift<'_> {
         }
     }
 
-    /// Passes over an element of a list, in which booleans take a byte.
+    /// Skips an element of a list, set or map, where a boolean takes a byte.
     fn skip_element(&mut self, kind: u8, depth: usize) -> Option<()> {
         let kind = if matches!(kind, TRUE | FALSE) { BYTE } else { kind };
         self.skip(kind, depth + 1)

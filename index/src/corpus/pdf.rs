@@ -8,13 +8,13 @@ use super::pdf_fonts::FontEncodings;
 use super::prose::{ProseFault, Section, Sections};
 use super::{LONGEST_RECORD, pdf_text};
 
-/// Maximum bytes of the contents of all pages, decompressed. Pages may share one content, so that a small file can have
-/// any number of them.
+/// Maximum bytes of the contents of all pages, decompressed. Pages may share one content, so even a small file can have
+/// any number of pages.
 const LARGEST_CONTENTS: usize = 1 << 30;
 
 /// Returns the title that the file names, if any, and one section per page.
 pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
-    // The parser of another crate reads bytes from anywhere: a panic in it is a damaged file, not the end of a build.
+    // The parser of another crate reads untrusted bytes: a panic in it means a damaged file, and must not end a build.
     catch_unwind(AssertUnwindSafe(|| pages(bytes)))
         .unwrap_or_else(|_| Err(ProseFault::Damaged("the PDF file cannot be read: it is damaged".to_owned())))
 }
@@ -75,7 +75,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// File of one page per text. Without a cross-reference table: readers find the objects by themselves.
+    /// File of one page per text, with a cross-reference table.
     fn file(texts: &[&str]) -> Vec<u8> {
         let kids: Vec<String> = (0..texts.len()).map(|page| format!("{} 0 R", 10 + 2 * page)).collect();
         let mut out = format!(

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use lopdf::{Dictionary, Document, Encoding, Object, ObjectId};
 
-/// Maximum bytes of the table of a font that gives its codes a meaning (`ToUnicode`), decompressed.
+/// Maximum bytes of the table of a font that maps its codes to text (`ToUnicode`), decompressed.
 const LARGEST_TABLE: usize = 1 << 20;
 
-/// Maximum number of codes of three or four bytes in a table. A range of a few bytes may hold 2³² of them, and the library
-/// lists them all. Shorter codes are at most 65 792.
+/// Maximum number of codes of three or four bytes in a table. A range of a few bytes may hold 2³² of them, and the
+/// library lists them all. There are at most 65,792 shorter codes.
 const MOST_WIDE_CODES: u64 = 1 << 18;
 
-/// Memory of a code in the library's map, in bytes, roughly.
+/// Approximate memory of a code in the library's map, in bytes.
 const CODE_BYTES: usize = 64;
 
 /// Maximum bytes of the encodings of a file.

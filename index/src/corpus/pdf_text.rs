@@ -11,17 +11,18 @@ use super::pdf_fonts::FontEncodings;
 /// Maximum bytes of the content of a page, decompressed. Its operations take several times as much memory.
 const LARGEST_PAGE: usize = 16 << 20;
 
-/// Movement within an array of strings, in thousandths of the font's size, that stands for a space between words.
+/// Threshold for a movement within an array of strings, in thousandths of the font's size. A movement below it stands
+/// for a space between words.
 const WORD_GAP: f32 = -180.0;
 
-/// Share of the font's size by which the next line is lower, at least.
+/// Vertical distance beyond which text is on another line, as a share of the font's size.
 const LINE_GAP: f32 = 0.5;
 
-/// Returns the text of a page. A font whose encoding is not understood loses its own text alone.
+/// Returns the text of a page, without text in fonts whose encoding is not understood. Subtracts the length of the
+/// page's content from `budget`, the number of bytes left for this page and all later ones.
 ///
 /// # Errors
-/// The reason, if the page cannot be read, or its content is longer than a page's may be or than the `budget` for it and
-/// all later pages, from which it is subtracted.
+/// The reason, if the page cannot be read, or if its content is longer than `LARGEST_PAGE` or `budget`.
 pub(super) fn read(
     document: &Document,
     fonts: &mut FontEncodings<'_>,
@@ -42,7 +43,7 @@ pub(super) fn read(
         } else {
             shown.apply(&operation);
         }
-        // Codes may stand for many characters each. The caller refuses such a text.
+        // A code may stand for many characters. The caller refuses a text of this length.
         if shown.text.len() > LONGEST_RECORD {
             break;
         }
@@ -50,19 +51,19 @@ pub(super) fn read(
     Ok(shown.text)
 }
 
-/// Text shown so far, and the position of the next one.
+/// Text shown so far, and the position of the next text.
 #[derive(Default)]
 struct ShownText<'a> {
     text: String,
     encoding: Option<&'a Encoding<'a>>,
     size: f32,
-    /// Distance of the lines that `T*` moves by.
+    /// Distance between lines, by which `T*` moves.
     leading: f32,
     /// Vertical position.
     y: f32,
     /// Vertical position of the last shown text.
     shown_y: f32,
-    /// If `true`, the position was set since text was shown.
+    /// If `true`, the position was set since text was last shown.
     moved: bool,
 }
 
@@ -94,7 +95,7 @@ impl ShownText<'_> {
     }
 
     fn next_line(&mut self) {
-        // A distance of 0 would keep the line, and is what files without `TL` have.
+        // The distance is 0 in files without `TL`, which would keep the line.
         self.move_to(self.y - self.leading.abs().max(self.size));
     }
 

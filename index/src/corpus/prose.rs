@@ -8,10 +8,10 @@ use super::{LONGEST_RECORD, docx, html, markdown, pdf, source_file};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Maximum bytes of a file that holds images beside its text.
+/// Maximum size in bytes of a file whose format may contain images as well as text.
 const LARGEST_CONTAINER: usize = 256 << 20;
 
-/// Maximum characters of a title, of which every chunk has a copy.
+/// Maximum length of a title in characters. Every chunk has a copy of the title.
 const LONGEST_TITLE: usize = 500;
 
 /// Text of a file.
@@ -43,16 +43,16 @@ pub(super) type Sections = (String, Vec<Section>);
 /// Reason why a file gives no text.
 #[derive(Debug)]
 pub(super) enum ProseFault {
-    /// The file is not of the format that its name tells.
+    /// The file does not have the format that its name indicates.
     Damaged(String),
-    /// The file is whole, but not one that is read; with what to do about it.
+    /// The file is intact but not supported. The message says what to do.
     Unsupported(String),
 }
 
-/// Reads the text of a file. `name` becomes the name of its chunks.
+/// Reads the text of a file. The IDs of its chunks are made from `name`.
 ///
 /// # Errors
-/// If the file cannot be opened, is too large, or is not of the format that its name tells.
+/// If the file cannot be opened, is too large or unsupported, or does not have the format that its name indicates.
 pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
     let (format, compression) = FileFormat::of(path);
     let limit = if matches!(format, FileFormat::Docx | FileFormat::Pdf) { LARGEST_CONTAINER } else { LONGEST_RECORD };

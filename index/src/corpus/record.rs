@@ -1,4 +1,4 @@
-//! Makes documents of records: JSON objects of a corpus, or rows of a table.
+//! Makes documents from records: JSON objects of a corpus, or rows of a table.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl RecordParser {
         self.finish(fields.and_then(|fields| self.document(fields)), location)
     }
 
-    /// Makes a record of fields that were parsed before.
+    /// Makes a record from fields that are already parsed.
     pub(super) fn record(&self, fields: Map<String, Value>, location: Location) -> Result<CorpusRecord, IndexError> {
         self.finish(self.document(fields), location)
     }

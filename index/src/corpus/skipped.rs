@@ -16,7 +16,7 @@ const SUMMARIZED: usize = 3;
 pub struct SkippedFiles {
     /// Number of files by extension with its dot; `no extension` for others.
     pub by_type: BTreeMap<String, u64>,
-    /// First files, with the reason.
+    /// First 50 files, each with the reason why it was not read.
     pub first: Vec<(PathBuf, String)>,
 }
 

@@ -10,7 +10,7 @@ use ruzstd::decoding::StreamingDecoder;
 use super::format::Compression;
 use crate::error::IndexError;
 
-/// Bytes of a buffer over a file. The first ones decide between the forms of JSON.
+/// Size of a buffer over a file, in bytes. The content of the first one decides between a JSON list and JSONL.
 const BUFFER: usize = 1 << 16;
 
 /// Open file, decompressed.
@@ -54,7 +54,7 @@ fn skip_mark(reader: &mut FileReader) -> io::Result<()> {
     Ok(())
 }
 
-/// Frame from its first four bytes on, which tell its kind.
+/// Frame and the rest of the file. The first four bytes of the frame were read before, to tell its kind.
 type FrameSource = io::Chain<io::Cursor<[u8; 4]>, BufReader<File>>;
 
 /// Zstandard frames one after the other, which the decoder does not join by itself.
@@ -62,7 +62,7 @@ enum Frames {
     /// Position before a frame or at the end.
     Compressed(BufReader<File>),
     Frame(Box<StreamingDecoder<FrameSource, ruzstd::decoding::FrameDecoder>>),
-    /// End, or an error before.
+    /// End of the file, or an earlier error.
     Ended,
 }
 
@@ -99,8 +99,8 @@ impl Read for Frames {
     }
 }
 
-/// Returns `true` for the first bytes of a frame without content, such as pzstd and the seekable format write (RFC 8878,
-/// section 3.1.2).
+/// Returns `true` for the first bytes of a frame without content (RFC 8878, section 3.1.2), which pzstd and the
+/// seekable format write.
 fn is_skippable(magic: [u8; 4]) -> bool {
     (0x184d_2a50..=0x184d_2a5f).contains(&u32::from_le_bytes(magic))
 }

@@ -13,13 +13,14 @@ use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
 use crate::location::Location;
 
-/// Maximum number of columns. A line of separators alone would take many times its bytes of memory.
+/// Maximum number of columns. Without this limit, a line of separators would take many times its size in memory.
 const MOST_COLUMNS: usize = 4096;
 
-/// Reads row by row. The first line names the fields and tells what separates them: a comma, a semicolon or a tab.
+/// Reads a table row by row. Its first line names the fields and determines the separator: a comma, a semicolon or a
+/// tab.
 ///
 /// # Errors
-/// If no column holds the text.
+/// If the header cannot be read, has too many columns, or names no column for the text.
 pub(super) fn read(
     mut reader: FileReader,
     path: &Path,
@@ -40,14 +41,15 @@ pub(super) fn read(
     }))
 }
 
-/// Returns the separator that is most frequent in the first line; with equal counts, the comma.
+/// Returns the separator that is most frequent in the first line. With equal counts, a comma wins over a semicolon, and
+/// a semicolon over a tab.
 fn delimiter(start: &[u8]) -> u8 {
     let first = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let count = |separator: u8| first.iter().filter(|&&byte| byte == separator).count();
     [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator)).unwrap_or(b',')
 }
 
-/// Fields of a row by their columns, and its first line.
+/// Fields of a row by column name, and the location of its first line.
 type Row = (Map<String, Value>, Location);
 
 struct Table<R: Read> {
@@ -83,7 +85,7 @@ impl<R: BufRead> Table<R> {
         ))
     }
 
-    /// Returns the fields of the next row and its first line.
+    /// Returns the fields of the next row and the location of its first line.
     fn next_row(&mut self) -> Option<Result<Row, IndexError>> {
         if self.ended {
             return None;
@@ -124,7 +126,7 @@ impl<R: BufRead> Table<R> {
     }
 }
 
-/// Value of a cell. Metadata and triples are JSON in a table too.
+/// Returns the value of a cell. Cells of `metadata` and `triples` are parsed as JSON; invalid JSON stays a string.
 fn value(name: &str, cell: &str) -> Value {
     let structured = matches!(name, "metadata" | "triples");
     structured.then(|| serde_json::from_str(cell).ok()).flatten().unwrap_or_else(|| Value::String(cell.to_owned()))

@@ -1,4 +1,4 @@
-//! Counts the tokens of texts, to measure chunks.
+//! Token counts of texts, used to limit the size of chunks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ impl fmt::Debug for TokenCounter {
 }
 
 impl TokenCounter {
-    /// Counter of an embedder that reads at most `limit` tokens of a text. `count` returns the number of tokens of the
-    /// whole text.
+    /// Creates the counter of an embedder that reads at most `limit` tokens of a text. `count` returns the number of
+    /// tokens of the whole text.
     pub fn new(limit: usize, count: impl Fn(&str) -> usize + Send + Sync + 'static) -> TokenCounter {
         TokenCounter { count: Arc::new(count), limit }
     }

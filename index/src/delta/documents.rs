@@ -21,7 +21,7 @@ use crate::store::PassageStore;
 pub(crate) struct DocumentDelta {
     /// Number of passages in the base snapshot.
     base: u32,
-    /// First unused number.
+    /// First number that was never used.
     bound: u32,
     live: u32,
     /// Newest document of every changed number. `None` if it was removed.
@@ -38,25 +38,25 @@ pub(crate) struct DocumentDelta {
     alive: Option<Arc<AllowedPassages>>,
 }
 
-/// Document that a commit added.
+/// Document that a commit added or put in place of another.
 #[derive(Debug, Clone)]
 struct ChangedDocument {
     document: Arc<RecordDocument>,
-    /// Slot of the codes of its vector.
+    /// Slot of the codes of its vector. `u32::MAX` if the vector is still to be computed.
     slot: u32,
 }
 
 /// Numbers that a record changes.
 #[derive(Debug, Default)]
 pub(crate) struct TouchedNumbers {
-    /// Numbers whose earlier document is gone, replaced or not.
+    /// Numbers whose earlier document was removed or replaced.
     pub(crate) left: Vec<u32>,
     /// Numbers of added and replacing documents, in the order of the record.
     pub(crate) came: Vec<u32>,
 }
 
 impl DocumentDelta {
-    /// No change since a snapshot of this number of passages.
+    /// Creates a delta without changes over a base snapshot of this number of passages.
     pub(crate) fn new(base: u32) -> DocumentDelta {
         DocumentDelta {
             base,
@@ -81,7 +81,7 @@ impl DocumentDelta {
         self.base
     }
 
-    /// First number that no passage has.
+    /// First number that no passage ever had.
     pub(crate) fn bound(&self) -> u32 {
         self.bound
     }
@@ -147,8 +147,8 @@ impl DocumentDelta {
         (0..self.bound).filter(|&number| self.alive.as_ref().is_none_or(|alive| alive.contains(number)))
     }
 
-    /// Applies removals and then additions. Returns the new state and the touched numbers. Fails if more documents would
-    /// exist than numbers.
+    /// Applies removals and then additions. Returns the new state and the touched numbers. Fails if the numbers are
+    /// exhausted.
     pub(crate) fn applied(
         &self,
         store: &PassageStore,

@@ -1,11 +1,11 @@
-//! Map that is cheap to clone while it grows: snapshots share what they do not change.
+//! Map that is cheap to clone while it grows: snapshots share the entries that they do not change.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
-/// Least ratio of the sizes of two neighboring layers.
+/// Minimum ratio of the sizes of a layer and the next newer one.
 const RATIO: usize = 4;
 
 /// Map in layers that clones share, each several times as large as the next newer one.
@@ -13,12 +13,12 @@ const RATIO: usize = 4;
 pub(crate) struct Layered<K, V, S = RandomState> {
     /// Layers, the oldest first.
     layers: Vec<Arc<HashMap<K, V, S>>>,
-    /// Entries since the map was last settled.
+    /// Entries inserted since the last call of [`settle`](Self::settle).
     new: HashMap<K, V, S>,
 }
 
-/// Map keyed by numbers that this program gives out, which no client can choose, so that the hash need not resist chosen
-/// keys.
+/// Map keyed by numbers that the index assigns. Clients cannot choose these keys, so the hash need not withstand
+/// collision attacks.
 pub(crate) type LayeredNumbers<K, V> = Layered<K, V, BuildHasherDefault<NumberHasher>>;
 
 impl<K, V, S: Default> Default for Layered<K, V, S> {
@@ -57,7 +57,7 @@ impl<K: Hash + Eq + Clone, V: Clone, S: BuildHasher + Clone + Default> Layered<K
     }
 }
 
-/// Hasher of a few numbers: the mixer of SplitMix64 after each.
+/// Hasher for keys of a few numbers. Applies the mixing function of SplitMix64 after each number.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NumberHasher(u64);
 

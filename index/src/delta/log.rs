@@ -1,8 +1,9 @@
 //! Append-only file of delta records.
 //!
-//! Layout: for each record a magic number, the length of the record as `u64` and its CRC-32, all little-endian, then the
-//! record. The manifest says how many bytes of the file belong to the snapshot; what a killed commit left behind them is
-//! overwritten. Bytes that a manifest names are never written again, so a snapshot is a prefix of the file.
+//! Layout: for each record a magic number, the length of the record as `u64` and its CRC-32, all little-endian, then
+//! the record. The manifest says how many bytes of the file belong to the snapshot. Later bytes are the remains of a
+//! killed commit, and are overwritten. Bytes that a manifest names are never written again, so a snapshot is a prefix
+//! of the file.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -32,7 +33,7 @@ pub(crate) fn append(path: &Path, position: u64, record: &DeltaRecord, dims: usi
         file.sync_all()
     };
     if let Err(error) = write(&mut file) {
-        // Frees what a full disk still took; the manifest does not name it either way.
+        // Removes the part that was written before the disk was full. The manifest does not name it either way.
         let _ = if new { std::fs::remove_file(path) } else { file.set_len(position) };
         return Err(IndexError::io("write", path)(error));
     }

@@ -1,7 +1,7 @@
 //! Changes since the base snapshot: a log of records on disk, and overlays over the mapped files in memory.
 //!
-//! A commit appends one record and publishes it by the manifest; the overlays answer together with the base snapshot as
-//! an index built from scratch does. A merge writes a new base snapshot and starts a new log.
+//! A commit appends one record and publishes it through the manifest. Searches over the base snapshot and the overlays
+//! return the same results as an index built from scratch. A merge writes a new base snapshot and starts a new log.
 
 mod documents;
 mod layered;

@@ -1,7 +1,7 @@
 //! Records of a delta log: the changes of one commit and everything derived from them that is expensive to compute.
 //!
-//! A record is JSON followed by the vectors and scores as little-endian `f32`, in the order in which the JSON counts
-//! them.
+//! A record is the length of its JSON as a little-endian `u32`, the JSON, and the vectors and scores as little-endian
+//! `f32`, in the order in which the JSON counts them.
 
 use std::sync::Arc;
 

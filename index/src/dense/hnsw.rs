@@ -91,8 +91,8 @@ impl Hnsw {
         self.slots.take(None)
     }
 
-    /// Returns approximately the `k` nearest passages for which `usable` is `true` (`None` allows all), with exact scores and order
-    /// among those found.
+    /// Returns approximately the `k` nearest passages for which `usable` is `true` (`None` allows all), with exact
+    /// scores and order among those found.
     pub(super) fn nearest(
         &self,
         vectors: &VectorFile,

@@ -7,7 +7,7 @@ const LANES: usize = 32;
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: the processor has both features.
+        // SAFETY: the CPU has both features.
         return unsafe { dot_avx2(a, b) };
     }
     if cfg!(target_arch = "aarch64") {
@@ -48,11 +48,11 @@ pub(super) fn near_dot(a: &[f32], b: &[f32]) -> f32 {
     {
         use std::arch::is_x86_feature_detected as has;
         if has!("avx512f") {
-            // SAFETY: the processor has the feature.
+            // SAFETY: the CPU has the feature.
             return unsafe { near_dot_avx512(a, b) };
         }
         if has!("avx2") && has!("fma") {
-            // SAFETY: the processor has both features.
+            // SAFETY: the CPU has both features.
             return unsafe { near_dot_avx2(a, b) };
         }
     }
@@ -99,7 +99,7 @@ fn near_dot_by(a: &[f32], b: &[f32], multiply_add: impl Fn(f32, f32, f32) -> f32
 pub(crate) fn dot_bytes(a: &[i8], b: &[i8]) -> i32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the feature.
+        // SAFETY: the CPU has the feature.
         return unsafe { dot_bytes_avx2(a, b) };
     }
     dot_bytes_by(a, b)

@@ -27,13 +27,13 @@ pub(crate) struct PreviousGraph<'a> {
     pub(crate) moved: &'a [Option<u32>],
 }
 
-/// Largest number of new vectors that one thread links alone. Threads race for the neighbors of their nodes, so that several
-/// build a different graph each time, now and then one with worse recall.
+/// Largest number of new vectors that one thread links alone. Several threads race for the neighbors of their nodes:
+/// they build a different graph each time, now and then one with worse recall.
 const LINKED_ALONE: usize = 2048;
 
 /// Links `vectors` on `threads` threads and writes the graph to `files`. Calls `progress` with the number of vectors
-/// done. Extends an earlier graph, if there is one, unless too many of its nodes are obsolete. With one thread, or at most
-/// [`LINKED_ALONE`] new vectors, the same vectors, or the same change to the same graph, give the same graph.
+/// done. Extends an earlier graph, if there is one, unless too many of its nodes are obsolete. With one thread, or with
+/// at most [`LINKED_ALONE`] new vectors, the same vectors, or the same change to the same graph, give the same graph.
 pub(crate) fn link(
     vectors: &VectorFile,
     files: GraphFiles<'_>,

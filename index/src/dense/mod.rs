@@ -95,7 +95,7 @@ impl DenseIndex {
         let count = allowed.map_or(self.delta.live() as usize, AllowedPassages::len);
         if count > self.base.exact_below {
             let found = self.by_graph(query, k, deadline, allowed)?;
-            // Unfiltered, the graph finds as many passages as there are.
+            // An unfiltered search of the graph finds `k` passages, or all if there are fewer.
             if (allowed.is_none() && self.delta.is_empty()) || found.len() >= k.min(count) {
                 return Ok(found);
             }

@@ -1,4 +1,4 @@
-//! Bound of the memory that the results of a search take.
+//! Limit on the memory that the results of a search take.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use crate::error::IndexError;
 /// Upper bound of the size of the fields around the texts of a result.
 const FIELDS: usize = 512;
 
-/// Bytes that the results of a search may still take, counted while they are read.
+/// Number of bytes that the results of a search may still take, counted while the results are read.
 #[derive(Debug)]
 pub(crate) struct EvidenceBudget {
     bytes: usize,
@@ -26,7 +26,7 @@ impl EvidenceBudget {
     }
 
     /// Reads the next passage. `None` if there is no room for it, or there was none for an earlier result: the results
-    /// are a prefix of those found.
+    /// that are read are a prefix of those found.
     pub(crate) fn hit(&mut self, read: impl FnOnce() -> Result<Hit, IndexError>) -> Result<Option<Hit>, IndexError> {
         self.read(read, Hit::bytes)
     }

@@ -63,7 +63,7 @@ pub struct NodeEdge {
 pub struct Neighborhood {
     /// Edges by descending weight. Among equally heavy ones, phrases come before passages, each in order.
     pub edges: Vec<NodeEdge>,
-    /// Number of all edges of the node, of the requested kind.
+    /// Number of all edges from the node to neighbors of the requested kind.
     pub total: usize,
 }
 

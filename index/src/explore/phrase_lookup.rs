@@ -4,7 +4,7 @@ use super::{GraphNode, NodeKind};
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;
 
-/// Maximum number of phrases that one lookup reads.
+/// Maximum number of phrases of the base snapshot that one lookup reads.
 const PHRASES_READ: u32 = 250_000;
 
 /// Part of a phrase that a lookup matched, best first.

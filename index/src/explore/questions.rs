@@ -19,7 +19,7 @@ const FACTS_PER_PASSAGE: usize = 512;
 /// Maximum number of passages read to find a second fact about the maker of a work.
 const SECOND_PASSAGES: usize = 16;
 
-/// Number of questions of a kind after which the search for more ends.
+/// Number of questions with two facts after which the search ends, and maximum number of questions with one fact.
 const ENOUGH: usize = 64;
 
 /// Longest title that appears in a question, in characters.
@@ -55,7 +55,7 @@ struct QuestionCandidate {
 
 impl Index {
     /// Makes at most `limit` questions, the same ones for the same snapshot. Questions that take two facts come first,
-    /// then those that take one, of as many patterns as possible. Titles fill up what facts do not yield.
+    /// then those that take one, of as many patterns as possible. Questions about titles follow if facts yield too few.
     ///
     /// # Errors
     /// If a file is damaged.
@@ -157,7 +157,7 @@ impl Index {
     }
 }
 
-/// Reads the triples of a passage, unless there are too many.
+/// Reads the triples of a passage. Returns none if there are too many to read.
 fn readable(graph: &Graph, number: u32) -> Result<Vec<Triple>, IndexError> {
     if graph.facts_of(number).len() > FACTS_PER_PASSAGE {
         return Ok(Vec::new());

@@ -11,14 +11,15 @@ use super::table::starts;
 use crate::error::IndexError;
 
 /// Undirected weighted graph in compressed sparse row form. Parallel edges are merged, every edge is in the rows of
-/// both its endpoints, and the neighbors in a row are sorted. Nodes are the phrases, then the passages.
+/// both its endpoints, and the neighbors in a row are sorted. Nodes are the phrases, then the passages, of the base
+/// snapshot, then those that commits added.
 #[derive(Debug, Clone, Copy)]
 pub struct Adjacency<'a> {
     /// Start of each node's row in the base snapshot, and the end of the last row.
     pub offsets: &'a [u64],
     /// Neighbor of each entry.
     pub targets: &'a [u32],
-    /// Weight of each edge: finite and positive.
+    /// Weight of each entry: finite and positive.
     pub weights: &'a [f32],
     /// Rows that differ from the slices.
     pub(super) changed: Option<&'a ChangedRows>,
@@ -27,7 +28,7 @@ pub struct Adjacency<'a> {
 }
 
 impl<'a> Adjacency<'a> {
-    /// Compressed rows as they are.
+    /// Creates the graph of compressed rows without changes.
     pub(crate) fn of(offsets: &'a [u64], targets: &'a [u32], weights: &'a [f32]) -> Adjacency<'a> {
         Adjacency { offsets, targets, weights, changed: None, count: offsets.len().saturating_sub(1) }
     }

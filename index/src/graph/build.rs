@@ -48,7 +48,7 @@ impl GraphDraft<'_> {
         let asked = extract.map(|extract| self.extract(&mut triples, extract)).transpose()?;
         let given = triples.has(TripleOrigin::Given);
         triples.finish(self.store.len())?;
-        // An extractor that had nothing to extract is not a source, unless no other is named for later documents.
+        // An extractor that had nothing to extract is named for later documents only if there is no other.
         let extract = extract.filter(|_| asked == Some(true) || earlier.is_none());
         self.join(GraphInfo::source(given, extract.map(Extract::id).as_deref(), earlier))
     }
@@ -58,7 +58,7 @@ impl GraphDraft<'_> {
         let unknown = triples.unknown(self.store.count());
         let origin = TripleOrigin::of(&extract.id());
         let mut done = 0;
-        // Other extractors choose their languages themselves, so that passages are not read again for them.
+        // Scripts are counted only for the built-in extractor. Others decide by themselves which languages they read.
         let mut scripts = (extract.id() == Builtin::ID).then(ScriptCounts::default);
         let total = Some(unknown.len() as u64);
         self.progress.update(BuildPhase::Extracting, 0, total);

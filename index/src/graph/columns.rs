@@ -113,7 +113,7 @@ impl<T: Element> Deref for Column<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // Cannot panic: bounds, length and alignment were checked in `take`.
+        // Cannot panic: `directory` checked bounds and alignment, and `take` the length.
         bytemuck::cast_slice(&self.map[self.range.clone()])
     }
 }

@@ -1,9 +1,9 @@
 //! Graph of phrases and passages, searched beside the passages themselves.
 //!
 //! Triples of passages are normalized to phrases (their subjects and objects) and facts (subject, relation, object).
-//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2. In a base snapshot, phrases are
-//! numbered in code point order and facts in the order of subject, relation and object. Phrases and facts that commits
-//! add have the following numbers, in the order in which they became known; [`Graph::phrase_order`] and
+//! Phrases and passages are the nodes of an undirected weighted graph, as in HippoRAG 2. In a base snapshot, phrases
+//! are numbered in code point order and facts in the order of subject, relation and object. Phrases and facts that
+//! commits add have the following numbers, in the order in which they became known; [`Graph::phrase_order`] and
 //! [`Graph::fact_order`] give the order that all of them would have in a new base snapshot.
 
 mod adjacency;
@@ -81,17 +81,17 @@ impl Graph {
         self.documents.is_empty()
     }
 
-    /// First number that no phrase has. Without commits since the base snapshot, the number of phrases.
+    /// First number that no phrase ever had. Without commits since the base snapshot, the number of phrases.
     pub fn phrases(&self) -> usize {
         self.base.phrases.len() + self.delta.phrases.len()
     }
 
-    /// First number that no fact has. Without commits since the base snapshot, the number of facts.
+    /// First number that no fact ever had. Without commits since the base snapshot, the number of facts.
     pub fn facts(&self) -> usize {
         self.base.facts[0].len() + self.delta.facts.len()
     }
 
-    /// First number that no passage has. Without commits since the base snapshot, the number of passages.
+    /// First number that no passage ever had. Without commits since the base snapshot, the number of passages.
     pub fn passages(&self) -> usize {
         self.base.triples.passages() + self.delta.passage_nodes.len()
     }
@@ -224,7 +224,7 @@ impl Graph {
         }
     }
 
-    /// Edges of the graph. [`Graph::node`] tells what a node is.
+    /// Edges of the graph. [`Graph::node`] returns the phrase or passage of a node.
     pub fn adjacency(&self) -> Adjacency<'_> {
         let nodes = self.base.phrases.len() + self.base.triples.passages() + self.delta.nodes.len();
         Adjacency { changed: Some(&self.delta.rows), count: nodes, ..self.base.adjacency.view() }
@@ -299,7 +299,7 @@ impl Graph {
         let rows = base.chain(added.zip(self.base.phrases.len() as u32..));
         let scored = rows.map(|(row, number)| Scored { number, score: dot(query, row) });
         let scored = scored.filter(|scored| usable(self.phrase(scored.number)));
-        // Something names every phrase of a base snapshot, so the look-up is spared there.
+        // A passage names every phrase of a base snapshot, so no lookup is needed there.
         let scored = scored.filter(|scored| self.is_base() || self.has_phrase(scored.number));
         best_by(scored.collect(), k, |a, b| self.phrase_order(a, b))
     }

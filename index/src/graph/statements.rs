@@ -1,4 +1,4 @@
-//! Numbers the normalized phrases, relations and facts of all passages.
+//! Assigns numbers to the normalized phrases, relations and facts of all passages.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -62,7 +62,7 @@ impl StatementTables {
         let mut facts = stated.clone();
         facts.sort_unstable();
         facts.dedup();
-        // Statements repeat, so that the facts are fewer, and they live as long as the graph is built.
+        // There are fewer facts than statements, and they stay in memory until the graph is built.
         facts.shrink_to_fit();
         let mut facts_of = ListRows::new();
         let mut phrases_of = ListRows::new();

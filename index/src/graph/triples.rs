@@ -17,7 +17,7 @@ use crate::triple::Triple;
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub(crate) enum TripleOrigin {
-    /// Not extracted.
+    /// Neither given nor extracted.
     None = 0,
     /// Given by the document.
     Given = 1,
@@ -189,7 +189,7 @@ impl TripleWriter {
         Ok(())
     }
 
-    /// Returns `true` if any document brought triples.
+    /// Returns `true` if the triples of any passage are known.
     pub(crate) fn any(&self) -> bool {
         self.origins.iter().any(|&origin| origin != TripleOrigin::None as u8)
     }
@@ -201,9 +201,9 @@ impl TripleWriter {
 
     /// Returns the passages below `passages` whose triples are not known.
     pub(crate) fn unknown(&self, passages: u32) -> Vec<u32> {
-        let known =
+        let unknown =
             |&number: &u32| self.origins.get(number as usize).is_none_or(|&origin| origin == TripleOrigin::None as u8);
-        (0..passages).filter(known).collect()
+        (0..passages).filter(unknown).collect()
     }
 
     /// Completes the file for this number of passages, without syncing it.

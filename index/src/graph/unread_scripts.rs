@@ -1,4 +1,4 @@
-//! Scripts in whose passages an extractor finds nothing.
+//! Scripts of passages in which an extractor finds nothing.
 
 use std::ops::RangeInclusive;
 
@@ -39,7 +39,7 @@ impl ScriptCounts {
         *unread += u64::from(without_triples);
     }
 
-    /// Scripts of which more than half of the passages have no triples.
+    /// Returns the scripts where more than half of the passages have no triples.
     pub(super) fn unread(&self) -> impl Iterator<Item = UnreadScript> {
         let scripts = SCRIPTS.iter().zip(self.counts);
         scripts

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::graph::Adjacency;
 
-/// Units of mass in which residuals are summed: fine enough to lose nothing that `f32` holds beside a total of 1.
+/// Number of units per mass of 1, in which residuals are summed: enough to lose nothing that `f32` holds beside a total
+/// of 1.
 const MISSING_UNIT: f64 = (1_u64 << 62) as f64;
 
 /// Parameters and stopping rule of a local walk.

@@ -1,13 +1,13 @@
 //! Phrases that a question names literally, as further starts of a walk.
 //!
-//! Facts are linked by vectors, which often miss an entity that stands in the question word by word. The phrase table is
-//! exact, so each name costs a few look-ups.
+//! Facts are linked by vectors, which often miss an entity that stands in the question word by word. The phrase table
+//! is exact, so each name costs a few look-ups.
 
 use super::seeds::Seed;
 use crate::graph::{Graph, phrase};
 
-/// Weight of a named phrase before it is divided by the number of its passages: that of a fact which equals the question.
-/// Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 0.5 to 2 differ little.
+/// Weight of a named phrase before division by the number of its passages: the scaled score of the fact most similar to
+/// the question. Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 0.5 to 2 differ little.
 const NAMED: f64 = 1.0;
 
 /// Maximum number of words in a name.
@@ -53,20 +53,20 @@ pub(crate) fn named<T: PartialEq>(question: &str, known: impl Fn(&str) -> Option
     found
 }
 
-/// Returns the normal form of a text that may be a name: it has a capital or a digit beyond the capital with which a
-/// question begins.
+/// Returns the normal form of `text` if it can be a name: it contains a capital or a digit, and has several words or at
+/// least [`LEAST`] bytes. If the text `begins` the question, its first character does not count.
 fn name(text: &str, begins: bool) -> Option<String> {
     let marked = |c: char| c.is_uppercase() || c.is_numeric();
     if !text.chars().skip(usize::from(begins)).any(marked) {
         return None;
     }
     let name = phrase::normalize(text);
-    // Counted in the normal form, in which nothing is left of words in other scripts.
+    // Counts words of the normal form, which drops words in other scripts.
     let words = name.split_ascii_whitespace().count();
     (words > 1 || name.len() >= LEAST).then_some(name)
 }
 
-/// Byte ranges of the first words, runs of letters and digits.
+/// Returns the byte ranges of the first [`MOST_SEARCHED`] words (runs of letters and digits).
 fn words(text: &str) -> Vec<(usize, usize)> {
     let mut words = Vec::new();
     let mut start = None;

@@ -65,7 +65,8 @@ impl<'a> PathTracer<'a> {
             let start = chance / self.degree(seed);
             for (target, weight) in self.row(seed) {
                 let found = NearbyPhrase { seed, chance: start * f64::from(weight), weight };
-                // The map of seeds has no order, so ties are decided by number: paths must not differ between runs.
+                // The map of seeds has no order, so ties are decided by the order of the nodes: paths must not differ
+                // between runs.
                 let best = around.entry(target).or_insert(found);
                 if found.chance > best.chance
                     || (found.chance == best.chance && self.graph.node_order(seed, best.seed).is_lt())

@@ -74,7 +74,7 @@ impl PassageWeights {
         match self {
             PassageWeights::Every(weights) => weights.get(passage as usize).copied().unwrap_or_default(),
             PassageWeights::Some(weights) => {
-                // At most 400 passages, looked up only for those that are returned.
+                // A few hundred passages, looked up only for those that are returned.
                 weights.iter().find(|(number, _)| *number == passage).map_or(0.0, |(_, weight)| *weight)
             }
         }
@@ -94,7 +94,7 @@ impl GraphRanker {
 
     fn reusing(whole: Option<&Graph>, scratches: ScratchPool) -> GraphRanker {
         let usual = |graph: &Graph| {
-            // Prepared with the index, so that no search has to wait for the usual solver.
+            // Prepares the solver for the default damping with the index, so that no search has to wait for it.
             let damping = GraphOptions::default().damping;
             let flat = (!graph.is_base()).then(|| FlatGraph::of(graph));
             let solver = Arc::new(OnceLock::from(Arc::new(solver(graph, flat.as_ref(), damping, None))));

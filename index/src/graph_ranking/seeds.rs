@@ -30,8 +30,9 @@ pub(crate) struct Seed {
 struct PhraseScores {
     phrase: u32,
     passages: usize,
-    /// Sum of the scores of the facts that name the phrase, followed by the number of these facts.
+    /// Sum of the scores of the facts that name the phrase.
     scores: f64,
+    /// Number of these facts.
     times: f64,
     /// Score of the last such fact.
     last: f64,
@@ -44,8 +45,8 @@ struct PhraseScores {
 /// takes the mean over the facts, as weight and as linking score (`HippoRAG.py:graph_search_with_fact_entities`).
 /// RouteRAG's fork weighs by the last fact alone, and its linking score is the mean of the undivided scores
 /// (`RouteRAG.py`, the same function). GraphRAG-R1's fork does the same, but has no phrases without text. Waymark's own
-/// search weighs by the mean and links by the sum of the undivided scores, so that phrases of several facts come first. A
-/// fact of score 0 gives weight 0.
+/// search weighs by the mean and links by the sum of the undivided scores, so that phrases of several facts come first.
+/// A fact of score 0 gives weight 0.
 pub(crate) fn seeds(graph: &Graph, kept: &[KeptFact], options: &GraphOptions) -> Vec<Seed> {
     let mut named: Vec<PhraseScores> = Vec::new();
     for &KeptFact { fact, score } in kept {

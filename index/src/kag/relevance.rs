@@ -43,8 +43,8 @@ impl<'a> RelevanceSource<'a> {
         if self.reranker.is_some() { wanted.max(self.query.rerank.depth) } else { wanted }
     }
 
-    /// Computes the relevance of the items found, which are in the order of their similarity. With a reranker, returns the
-    /// `wanted` best in its order; ties keep theirs.
+    /// Computes the relevance of the items found, which are in the order of their similarity. With a reranker, returns
+    /// the `wanted` best in the order of their relevance; ties keep the order of similarity.
     pub(super) fn judge(
         &self,
         found: Vec<Scored>,

@@ -44,8 +44,9 @@ struct KagCandidates {
     sources: Vec<Vec<usize>>,
 }
 
-/// Answers a query in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2. Where the index has a reranker, chunks and
-/// triples are chosen and weighed by it, as in TeaRAG; the phrases of an entity are chosen by embeddings alone.
+/// Answers a query in [`Mode::Kag`](crate::Mode::Kag): TeaRAG §4.1 and §4.2. If the index has a reranker and the query
+/// does not turn it off, chunks and triples are chosen and weighed by it, as in TeaRAG; the phrases of an entity are
+/// chosen by embeddings alone.
 ///
 /// Chunks are the passages most similar to the question. For each key entity, the search finds the phrases most similar
 /// to `Key entity: {e}. Query: {q}`; without a key entity, those most similar to the question. Among all facts that
@@ -188,7 +189,8 @@ fn facts_of(graph: &Graph, phrases: &[Vec<Scored>]) -> BTreeSet<u32> {
     let mut facts = BTreeSet::new();
     for &phrase in &phrases {
         for &passage in graph.passages_of(phrase) {
-            // No list leads from a phrase to its facts, but every passage that names the phrase lists its own.
+            // The graph has no list of the facts of a phrase, but every passage that names the phrase has a list of its
+            // facts.
             facts.extend(graph.facts_of(passage).iter().filter(|&&number| {
                 let fact = graph.fact(number);
                 fact.subject == phrase || fact.object == phrase

@@ -7,7 +7,8 @@ use tantivy::tokenizer::{
 
 use super::unspaced::SplitUnspaced;
 
-/// Version of the analyzer and of the weighting of titles. An index keeps the one it was built with until its next merge.
+/// Version of the analyzer and of the weighting of titles. An index keeps the one it was built with until its next
+/// merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Analysis {
     /// Words alone: a sentence of a script without spaces is one term.
@@ -32,9 +33,9 @@ impl Analysis {
         }
     }
 
-    /// Builds the analyzer. Terms are words (runs of letters and digits) of at most 80 bytes, in lower case, without
+    /// Builds the analyzer. Terms are words (runs of letters and digits) of fewer than 80 bytes, in lower case, without
     /// accents (`Müller` → `muller`), with English stemming. Stop words stay: BM25 gives them little weight by itself,
-    /// and titles consist of them.
+    /// and some titles consist of stop words alone.
     pub(super) fn analyzer(self) -> TextAnalyzer {
         let words = TextAnalyzer::builder(SimpleTokenizer::default());
         match self {

@@ -1,5 +1,5 @@
-//! Lexical index of the documents changed since the base snapshot: small tantivy segments in memory, and the differences
-//! that the changes make to the term statistics.
+//! Lexical index of the documents changed since the base snapshot: small tantivy segments in memory, and the
+//! differences that the changes make to the term statistics.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -79,7 +79,7 @@ impl DeltaSegment {
 }
 
 impl LexicalDelta {
-    /// No changes of a base snapshot with this analyzer.
+    /// Creates an empty delta for a base snapshot with this analyzer.
     pub(super) fn empty(analysis: Analysis) -> LexicalDelta {
         LexicalDelta { analysis, ..LexicalDelta::default() }
     }
@@ -122,7 +122,7 @@ impl LexicalDelta {
         Ok(next)
     }
 
-    /// Indexes all changed documents at once, from no changes.
+    /// Indexes all changed documents at once, starting from an empty delta.
     pub(super) fn filled(
         &self,
         dir: &Path,

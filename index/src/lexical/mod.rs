@@ -1,8 +1,8 @@
 //! BM25 over title and text, by tantivy (k1 = 1.2, b = 0.75).
 //!
 //! The index is one segment in the order of the store, so tantivy's document IDs equal passage numbers and no field is
-//! stored. Documents changed since are in further segments in memory. A query is plain text: it is analyzed like a passage and its terms are alternatives, so no character can
-//! cause a syntax error.
+//! stored. Documents changed since the base snapshot are in further segments in memory. A query is plain text: it is
+//! analyzed like a passage and its terms are alternatives, so no character can cause a syntax error.
 
 mod analyzer;
 mod delta;
@@ -69,7 +69,7 @@ impl LexicalIndex {
         let Some(analysis) = Analysis::ALL.into_iter().find(|&analysis| index.schema() == schema(analysis)) else {
             return Err(IndexError::corrupt(dir, "its schema is not one that was ever written here"));
         };
-        // A snapshot never changes, so that tantivy need not watch its folder with a thread.
+        // A snapshot never changes, so tantivy need not watch its folder with a thread.
         let reader = index.reader_builder().reload_policy(ReloadPolicy::Manual).try_into().map_err(opening())?;
         let searcher: Searcher = reader.searcher();
         let segments = searcher.segment_readers();
@@ -83,8 +83,8 @@ impl LexicalIndex {
         Ok(LexicalIndex { base: Arc::new(base), delta: LexicalDelta::empty(analysis), documents })
     }
 
-    /// Returns the index over the same base snapshot after further changes. Without `touched`, all changed documents are
-    /// indexed again.
+    /// Returns the index over the same base snapshot after further changes. Without `touched`, all changed documents
+    /// are indexed again.
     pub(crate) fn with_delta(
         &self,
         store: &PassageStore,
@@ -100,7 +100,7 @@ impl LexicalIndex {
     }
 
     /// Returns the `limit` passages with the highest BM25 score that share a term with `text` and are in `allowed`
-    /// (`None` allows all), ties in corpus order. Term frequencies always count all passages.
+    /// (`None` allows all), ties in corpus order. Term statistics always count all passages.
     pub(crate) fn search(
         &self,
         text: &str,
@@ -118,7 +118,7 @@ impl LexicalIndex {
     fn terms(&self, text: &str) -> Vec<(Term, f32)> {
         let mut terms: Vec<(Term, f32)> = Vec::new();
         let mut places: HashMap<String, usize> = HashMap::new();
-        // Analyzers hold buffers, and searches run side by side.
+        // Cloned, because an analyzer holds buffers and searches run concurrently.
         let mut analyzer = self.base.analyzer.clone();
         let mut tokens = analyzer.token_stream(text);
         while let Some(token) = tokens.next() {

@@ -97,7 +97,7 @@ impl Candidates {
             self.best.pop();
         }
         self.found.push(candidate);
-        // Drops candidates that better ones have overtaken, each time the list has doubled.
+        // Drops candidates that better ones have overtaken, whenever the length of the list reaches a power of two.
         if self.found.len() > 1024 && self.found.len().is_power_of_two() {
             let floor = self.floor();
             self.found.retain(|candidate| candidate.score >= floor);
@@ -118,7 +118,7 @@ impl LexicalIndex {
         let clauses = terms.iter().map(|(term, times)| (Occur::Should, clause(term, *times))).collect();
         let weight = BooleanQuery::new(clauses).weight(enabled())?;
         let mut candidates = Candidates { found: Vec::new(), best: BinaryHeap::new(), limit };
-        // Pruning relies on bounds by the statistics of each segment, which commits have shifted since.
+        // Pruning relies on bounds from the statistics of each segment alone; the current statistics differ.
         let margin = 1.0 - self.drift()?;
         for (segment, reader) in self.segments().enumerate() {
             weight.for_each_pruning(Score::MIN, reader, &mut |document, score| {
@@ -154,7 +154,8 @@ impl LexicalIndex {
 
     /// Returns a bound on the relative error of tantivy's upper bounds. A segment stores for each block the term
     /// frequency and length that score highest at the average length of that segment; at another average a different
-    /// document may. The derivative of the logarithm of a BM25 score by that of the average length is at most 1.
+    /// document may score higher. The derivative of the logarithm of a BM25 score with respect to the logarithm of the
+    /// average length is at most 1.
     fn drift(&self) -> tantivy::Result<Score> {
         if self.documents.is_empty() {
             return Ok(0.0);

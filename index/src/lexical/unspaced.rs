@@ -49,7 +49,7 @@ impl<T: TokenStream> TokenStream for UnspacedStream<'_, T> {
             return false;
         }
         let token = self.tail.token();
-        // Nearly all words have no such character and stay as they are.
+        // Nearly all words have no character of these scripts and stay unchanged.
         if token.text.chars().any(is_unspaced) {
             self.parts
                 .extend(parts(&token.text).into_iter().rev().map(|part| Token { text: part.to_owned(), ..*token }));
@@ -66,8 +66,8 @@ impl<T: TokenStream> TokenStream for UnspacedStream<'_, T> {
     }
 }
 
-/// Splits a word into runs of other scripts and pairs of characters without spaces. A single such character is a part by
-/// itself.
+/// Splits a word into runs of other scripts and pairs of characters of scripts without spaces. A single such character
+/// is a part by itself.
 fn parts(word: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let characters: Vec<(usize, char)> = word.char_indices().collect();
@@ -89,10 +89,10 @@ fn is_unspaced(c: char) -> bool {
     matches!(u32::from(c),
         // Thai and Lao, Burmese, Khmer.
         0x0e00..=0x0eff | 0x1000..=0x109f | 0x1780..=0x17ff
-        // Hangul letters; marks that repeat or abbreviate a character, zero; hiragana, katakana and their extensions, Hangul
-        // of compatibility; Chinese characters.
+        // Hangul letters; marks that repeat or abbreviate a character, zero; hiragana, katakana and their extensions,
+        // compatibility Hangul; Chinese characters.
         | 0x1100..=0x11ff | 0x3005..=0x3007 | 0x3040..=0x318f | 0x31f0..=0x31ff | 0x3400..=0x4dbf | 0x4e00..=0x9fff
-        // Hangul syllables, Chinese characters of compatibility, katakana of half width, rare Chinese characters.
+        // Hangul syllables, compatibility Chinese characters, half-width katakana, rare Chinese characters.
         | 0xac00..=0xd7af | 0xf900..=0xfaff | 0xff66..=0xff9f | 0x2_0000..=0x3_ffff)
 }
 

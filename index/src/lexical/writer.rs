@@ -19,8 +19,8 @@ const MEMORY_BUDGET: usize = 64 << 20;
 /// Initial size of the table for a segment in memory.
 const SMALL_BUDGET: usize = 1 << 20;
 
-/// Maximum bytes of a segment being written. tantivy addresses its buffer with 32 bits and silently overwrites its
-/// beginning beyond them; its own multi-segment writer stays below that.
+/// Maximum bytes of a segment being written. tantivy addresses its buffer with 32 bits and silently overwrites the
+/// beginning of a larger buffer; its own multi-segment writer stays below that size.
 const MOST_MEMORY: usize = 3900 << 20;
 
 /// Lexical index being written.

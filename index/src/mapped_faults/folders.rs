@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 /// Maximum length of a file name that is remembered; longer ones are cut.
 const LONGEST: usize = 120;
 
-/// Mark that the system puts behind the path of an unlinked file.
+/// Suffix that the system appends to the path of an unlinked file.
 #[cfg(target_os = "linux")]
 pub(super) const DELETED: &[u8] = b" (deleted)";
 
-/// Folder of an index. Never freed, because a signal may arrive at any time: an element of a list that only grows, by
-/// one for every folder that the process ever opens.
+/// Folder of an index, as an element of a linked list. Elements are never freed, because a signal may arrive at any
+/// time: the list grows by one for every folder that the process opens.
 #[derive(Debug)]
 pub(super) struct WatchedFolder {
     /// Path without symbolic links, with a slash at the end.
@@ -30,7 +30,7 @@ static FIRST: AtomicPtr<WatchedFolder> = AtomicPtr::new(ptr::null_mut());
 /// Held while a folder is added.
 static ADDING: Mutex<()> = Mutex::new(());
 
-/// Returns the entry of the folder `dir`.
+/// Returns the entry of the folder `dir`, adding it if needed.
 pub(super) fn watch(dir: &Path) -> &'static WatchedFolder {
     let whole = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let mut prefix = whole.into_os_string().into_encoded_bytes();
@@ -50,8 +50,8 @@ pub(super) fn watch(dir: &Path) -> &'static WatchedFolder {
     folder
 }
 
-/// Counts a fault in the file at `path`, with or without [`DELETED`]. Returns `false` if no
-/// watched folder holds the file. May be called by a signal handler, by one at a time.
+/// Counts a fault in the file at `path`, with or without [`DELETED`]. Returns `false` if no watched folder holds the
+/// file. May be called by a signal handler, but only by one thread at a time.
 #[cfg(target_os = "linux")]
 pub(super) fn count_fault(path: &[u8]) -> bool {
     let Some(folder) = folders().find(|folder| path.starts_with(&folder.prefix)) else { return false };

@@ -20,7 +20,7 @@ static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 /// Size of a page of memory.
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 
-/// Held by the handler. Threads that touch one file fault together.
+/// If `true`, a thread is handling a fault. Several threads that read the same file may fault at the same time.
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// Start and end of the ranges replaced last.
@@ -80,7 +80,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     let (code, address, errno) = unsafe { ((*info).si_code, (*info).si_addr() as usize, *libc::__errno_location()) };
     // Other codes are hardware errors, misaligned accesses, and signals sent by a process.
     let answer = if code == libc::BUS_ADRERR { locked(|| answer(address)) } else { FaultAnswer::PassOn };
-    // SAFETY: as above. The interrupted code may be about to read it.
+    // SAFETY: as above. The interrupted code may be about to read `errno`.
     unsafe { *libc::__errno_location() = errno };
     match answer {
         FaultAnswer::Repeat => {}
@@ -89,7 +89,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     }
 }
 
-/// Stops the thread for good. Whoever waits for its search gives up at the deadline.
+/// Stops the thread for good. Callers that wait for its search give up at the deadline.
 fn park() -> ! {
     loop {
         // SAFETY: takes no argument.
@@ -115,10 +115,11 @@ fn is_replaced(address: usize) -> bool {
 }
 
 /// Decides about a fault at `address`. Counts it if it is in a file of a watched folder, and puts zeros in place of the
-/// mapping from the faulting page to its end, unless the file's reader cannot bear them.
+/// mapping from the faulting page to its end, unless the file's reader cannot handle zeros.
 fn answer(address: usize) -> FaultAnswer {
     let Some(mapping) = look_up(address) else { return FaultAnswer::PassOn };
-    // The addresses of a range that was replaced may hold another file by now, which is why the list comes first.
+    // The addresses of a replaced range may hold another file by now, so `REPLACED` counts only for memory without a
+    // file.
     if mapping.path().is_empty() {
         return if is_replaced(address) { FaultAnswer::Repeat } else { FaultAnswer::PassOn };
     }
@@ -188,8 +189,8 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
             handler(signal);
         }
         None => {
-            // The access is repeated after the handler, and its signal then has the default effect. One that was sent
-            // by a process is not repeated, and is therefore raised.
+            // The access is repeated after the handler, and its signal then has the default effect. A signal that was
+            // sent by a process would not occur again, so it is raised.
             // SAFETY: `signal` and `raise` take no pointer here.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);

@@ -11,7 +11,7 @@ pub(super) struct Mapping {
     pub(super) end: usize,
     path: [u8; LONGEST],
     length: usize,
-    /// Number of spaces before the path, or before its first character.
+    /// Index of the current column in the line, from 0. Column 5 is the path.
     column: usize,
 }
 

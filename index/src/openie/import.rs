@@ -112,7 +112,7 @@ impl Imported {
 
     fn find(&self, passage: &Passage) -> Option<(PassageKey, RecordSpan)> {
         let keys = [key(KeyKind::Id, &passage.id), key(KeyKind::Text, &content(&passage.title, &passage.text))];
-        // An ID names one passage; a text may be that of several.
+        // The ID comes first, because several passages may have the same text.
         keys.into_iter().find_map(|key| Some((key, *self.places.get(&key)?)))
     }
 

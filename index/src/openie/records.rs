@@ -148,7 +148,7 @@ impl RecordScanner {
         Location { file: Arc::clone(&self.path), line: self.line }
     }
 
-    /// Skips the keys of an object, whose brace was read, up to the content of its list `docs`. Returns `false` if
+    /// Skips the fields of an object after its opening brace, up to the content of its list `docs`. Returns `false` if
     /// there is no such list; the position is then undefined.
     fn enter_docs(&mut self) -> Result<bool, IndexError> {
         loop {
@@ -179,7 +179,7 @@ impl RecordScanner {
         }
     }
 
-    /// Reads an object whose brace was read.
+    /// Reads the rest of an object after its opening brace.
     fn object(&mut self) -> Result<RawRecord, IndexError> {
         let location = self.here();
         let offset = self.offset - 1;

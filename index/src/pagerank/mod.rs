@@ -14,14 +14,14 @@
 //! 0.5 and Chebyshev acceleration 0.27. Nodes without edges only scale the solution by a factor known in advance.
 //!
 //! The distance to the solution is bounded, not estimated. Let the swept system have `m[j]` on the diagonal and
-//! `-c[i][j]` elsewhere. Right after row `i` has moved by `δ[i]`, its residual is `-(1 - 1/ω)·m[i]·δ[i]`, and later rows add
-//! `c[i][j]·δ[j]`. A sweep therefore leaves a residual of at most `Σ|δ[j]|·((1 - 1/ω)·m[j] + Σc[i][j])` in sum, with the
-//! inner sum over the rows `i` before `j`. The columns of the inverse, weighted by the nodes' degrees, sum to
-//! `1 / (1 - damping)`, and elimination does not change that. Eliminated nodes add no residual, so this bounds the missing
-//! mass of all nodes together.
+//! `-c[i][j]` elsewhere. Right after row `i` has moved by `δ[i]`, its residual is `-(1 - 1/ω)·m[i]·δ[i]`, and later
+//! rows add `c[i][j]·δ[j]`. A sweep therefore leaves a residual of at most `Σ|δ[j]|·((1 - 1/ω)·m[j] + Σc[i][j])` in
+//! sum, with the inner sum over the rows `i` before `j`. The columns of the inverse, weighted by the nodes' degrees,
+//! sum to `1 / (1 - damping)`, and elimination does not change that. Eliminated nodes add no residual, so this bounds
+//! the missing mass of all nodes together.
 //!
-//! The walk begins with a multiple of a known one, in which every passage weighs the same, so that only what differs from
-//! it has to spread.
+//! The walk begins with a multiple of a known one, in which every passage weighs the same, so that only what differs
+//! from it has to spread.
 //!
 //! A [`PageRankSolver`] sweeps nodes with equal numbers of entries one after another, so that the CPU predicts the end
 //! of each row. One thread takes every sum in a fixed order: the same graph and reset give the same bits.
@@ -71,7 +71,7 @@ const MOST_SWEEPS: usize = 2000;
 /// Result of a PageRank computation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PageRankScores<F> {
-    /// Mass of each node. Sums to 1, or to 0 if the reset was empty.
+    /// Mass of each requested node. Over all nodes, the mass sums to 1, or to 0 if the reset was empty.
     pub mass: Vec<F>,
     /// Upper bound on the missing mass, summed over all nodes. Exceeds the tolerance only if rounding prevented
     /// convergence.

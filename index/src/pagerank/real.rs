@@ -29,7 +29,7 @@ impl Real for f32 {
         x as f32
     }
 
-    // A call per row of a sweep otherwise, which may lie in another codegen unit.
+    // Otherwise each row of a sweep may call a function in another codegen unit.
     #[inline(always)]
     fn abs(self) -> f32 {
         f32::abs(self)

@@ -9,8 +9,8 @@ use super::{Edges, MOST_SWEEPS, PageRankScores, Real};
 /// The nodes from number `last` on are the last ones of each sweep: the passages, in a graph of phrases and passages.
 #[derive(Debug, Clone)]
 pub struct PageRankSolver<F> {
-    /// Node at each place: first the swept nodes by number of entries, then the eliminated nodes in the order of their
-    /// elimination, then the nodes without edges.
+    /// Node at each place: first the swept nodes before `last`, then those from `last` on, each by number of entries,
+    /// then the eliminated nodes in the order of their elimination, then the nodes without edges.
     order: Vec<u32>,
     /// Place of each node.
     places: Vec<u32>,
@@ -27,8 +27,8 @@ pub struct PageRankSolver<F> {
     damping: f64,
     /// Rows of the swept places.
     rows: SweepRows<F>,
-    /// Walk from passages of equal weight, with which other walks begin: at the swept places, if each place from `last_place`
-    /// on gains 1. Empty before it is computed.
+    /// Walk at the swept places if each place from `last_place` on gains 1. Other walks begin with a multiple of it.
+    /// Empty before it is computed, and if no place from `last_place` on is swept.
     uniform_walk: Vec<F>,
     /// Inverse of the diagonal entry of each eliminated place.
     inverses: Vec<F>,
@@ -160,9 +160,9 @@ impl<F: Real> PageRankSolver<F> {
         PageRankScores { mass, missing, sweeps }
     }
 
-    /// Computes personalized PageRank as [`solve`](Self::solve) does, but only the masses of the nodes from `last` on, which
-    /// [`new`](Self::new) was given. Distinct nodes before those have the weights `seeds` in the reset, or 0, and the nodes
-    /// from there on the weights `weights`.
+    /// Computes personalized PageRank as [`solve`](Self::solve) does, but only the masses of the nodes from `last` on,
+    /// which [`new`](Self::new) was given. `seeds` holds the weights of distinct nodes before `last` in the reset; the
+    /// other nodes before `last` have weight 0. `weights` holds the weights of the nodes from `last` on.
     ///
     /// # Panics
     /// If a seed is not before `last`, or the length of `weights` differs from the number of nodes from `last` on.
@@ -219,7 +219,8 @@ impl<F: Real> PageRankSolver<F> {
     /// Computes the walk at the swept places. Returns it with the missing mass and the number of sweeps.
     fn walk(&self, start: &WalkGains<F>, tolerance: f64) -> (Vec<F>, f64, usize) {
         let swept = self.rows.places();
-        // Start: the uniform walk times the mean gain of the last nodes. The rest is spread by degree, as a long walk would.
+        // Start: the uniform walk times the mean gain of the last nodes. The rest is spread by degree, as a long walk
+        // would.
         let (mean, other) = match swept - self.last_place {
             0 => (0.0, start.first_sum + start.last_sum),
             _ if self.uniform_walk.is_empty() => (0.0, start.first_sum + start.last_sum),

@@ -27,8 +27,8 @@ struct RowRun {
 }
 
 impl<F: Real> SweepRows<F> {
-    /// Creates the rows of `swept`, in this order. `places` maps nodes to places. A run never holds nodes from both sides of
-    /// `last`.
+    /// Creates the rows of `swept`, in this order. `places` maps nodes to places. A run never holds nodes from both
+    /// sides of `last`.
     ///
     /// # Panics
     /// If an edge is in only one of its two rows.
@@ -74,7 +74,8 @@ impl<F: Real> SweepRows<F> {
         self.entries.len()
     }
 
-    /// Updates every place from its neighbors, with over-relaxation. Returns an upper bound of the missing mass afterwards.
+    /// Updates every place from its neighbors, with over-relaxation. Returns an upper bound of the missing mass
+    /// afterwards.
     pub(super) fn sweep(&self, gain: &[F], walk: &mut [F]) -> f64 {
         assert!(walk.len() >= self.places() && gain.len() >= self.places());
         let mut sweep = Sweep { walk, omega: self.omega, missing: 0.0 };

@@ -85,7 +85,7 @@ impl System {
         }
     }
 
-    /// Counts the entries that eliminating a node would add, net of its own entries.
+    /// Counts the pairs of neighbors of a node between which its elimination would add an edge.
     fn fill(&self, node: usize) -> usize {
         let row = &self.rows[node];
         let pairs = row.iter().enumerate().flat_map(|(i, a)| row[i + 1..].iter().map(move |b| (a.0, b.0)));
@@ -117,8 +117,8 @@ impl System {
         self.rows[node] = row;
     }
 
-    /// Estimates from below, by power iteration, the largest eigenvalue of `D⁻¹·C` over the remaining nodes, where `D`
-    /// is the diagonal and `C` the rest: the factor by which Jacobi's method reduces an error.
+    /// Estimates, by power iteration, the largest eigenvalue of `D⁻¹·C` over the remaining nodes, where `D` is the
+    /// diagonal and `C` the rest: the factor by which Jacobi's method reduces an error.
     pub(super) fn radius(&self, kept: &[u32]) -> f64 {
         let mut vector = vec![0.0; self.rows.len()];
         kept.iter().for_each(|&node| vector[node as usize] = 1.0);

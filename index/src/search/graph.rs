@@ -241,8 +241,8 @@ impl PassageSimilarities {
         scored.into_iter().map(reached).collect()
     }
 
-    /// Computes the weight of each passage in the reset vector, which `words` adds to. The reference scales twice, which
-    /// equals scaling once.
+    /// Computes the weight of each passage in the reset vector, including the weights in `words`. The reference scales
+    /// twice, which equals scaling once.
     fn weights(&self, scale: Scale, weight: f64, words: &[(u32, f32)]) -> PassageWeights {
         let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
         match self {
@@ -283,7 +283,8 @@ impl GraphSearchResult<'_> {
         }
     }
 
-    /// Facts to return, with scores: the facts that the filter kept, in its order, or else all facts found.
+    /// Facts to return, with scores: the facts that the filter kept, in its order, or all facts given to the filter if
+    /// it kept none; without a filter, all facts found.
     pub(super) fn returned(&self) -> Vec<(u32, f32)> {
         let pair = |candidate: &CandidateFact| (candidate.fact, candidate.score);
         let candidates = || self.facts.iter().map(pair).collect();

@@ -9,8 +9,8 @@ use crate::fusion::{RRF_K, RankedList, depth, reciprocal_rank};
 use crate::graph::Graph;
 use crate::mode::GraphVariant;
 
-/// Constant of the fusion and weight of the passage list in [`GraphVariant::Waymark`]. Chosen on the training questions of
-/// MuSiQue and 2WikiMultiHopQA, on which the fused list loses to neither list at any cutoff.
+/// Constant of the fusion and weight of the passage list in [`GraphVariant::Waymark`]. Chosen on the training questions
+/// of MuSiQue and 2WikiMultiHopQA, on which the fused list loses to neither list at any cutoff.
 const OWN_FUSION: (f64, f64) = (0.0, 0.05);
 
 impl SearchContext<'_> {

@@ -2,8 +2,8 @@
 //!
 //! In Graph-R1 a language model extracts n-ary facts; each is a hyperedge whose nodes are its entities. Here the facts
 //! are the index's triples, so that each has two entities, or one if subject and object are the same. Entities are
-//! matched by their names, as triples come without the descriptions that Graph-R1 embeds with them; facts are matched by
-//! their vectors. What follows is `_build_query_context` of its `operate.py`.
+//! matched by their names, as triples come without the descriptions that Graph-R1 embeds with them; facts are matched
+//! by their vectors. The search follows `_build_query_context` in Graph-R1's `operate.py`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -18,8 +18,9 @@ use crate::hits::{passages_stating, worded};
 const MATCHES: usize = 5;
 
 impl SearchContext<'_> {
-    /// Returns the best facts (`triples` of the query), in the words of a passage, and the first passage that states each
-    /// of them (at most `k`). Graph-R1 returns facts only; the passages are for citations and for measuring recall.
+    /// Returns the best facts (`triples` of the query), in the words of a passage, and the first passage that states
+    /// each of them (at most `k`). Graph-R1 returns facts only; the passages are for citations and for measuring
+    /// recall.
     pub(super) fn by_facts(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let vector = self.vector()?;
         self.check("the phrases were searched")?;

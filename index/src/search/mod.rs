@@ -43,8 +43,8 @@ impl Index {
     ///   missing mass.
     /// * [`Mode::Hybrid`]: fuses the lists of both modes, each twice `k` deep, by reciprocal rank; ties in the order of
     ///   the graph's list.
-    /// * [`Mode::Triples`]: searches as [`Mode::Graph`], and also returns the followed facts, or the facts given to the
-    ///   filter if the filter kept none.
+    /// * [`Mode::Triples`]: searches as [`Mode::Graph`], and also returns the facts that the filter kept, or those
+    ///   given to the filter if it kept none; without a filter, the facts most similar to the query.
     /// * [`Mode::Kag`]: joins passages and facts similar to the query and its entities into one graph by the names they
     ///   share, and ranks both by a walk from the query (TeaRAG); ties list passages first, then the more similar. `k`
     ///   counts passages and facts together.
@@ -69,18 +69,18 @@ impl Index {
     ///
     /// # Errors
     /// If a number is out of range ([`Query::check`]), the mode is not in [`Index::modes`], the deadline has passed
-    /// before a stage, the query asks for a reranker that the index does not have,
-    /// or the embedder, the fact filter, the reranker or a file fails.
+    /// before a stage, the query asks for a reranker that the index does not have, or the embedder, the fact filter,
+    /// the reranker or a file fails.
     pub fn search(&self, query: &Query) -> Result<Evidence, IndexError> {
         self.snapshot.check_faults()?;
         let found = catch_unwind(AssertUnwindSafe(|| self.search_mapped(query)));
-        // Before the result, which may come from zeros in place of a file's content, and so may a panic.
+        // Checked first, because both a result and a panic may come from zeros in place of a file's content.
         self.snapshot.check_faults()?;
         found.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Announces the text of a query to the embedder, if a search for it embeds it. The embedder can then compute the
-    /// queries of searches that wait for a thread together.
+    /// Announces the text of a query to the embedder, if a search for it embeds it. While several searches wait for a
+    /// thread, the embedder can then embed their queries together.
     #[must_use = "dropping the announcement withdraws the query"]
     pub fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
         let text = query.text.trim();

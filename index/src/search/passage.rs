@@ -64,7 +64,7 @@ impl SearchContext<'_> {
         let vector = self.vector()?;
         self.check("the vector search")?;
         let mut found = dense.search(vector, limit, self.query.deadline, self.allowed)?;
-        // Fusion reads ranks alone, so that scaling its lists would be a scan of every vector for nothing.
+        // Fusion reads ranks alone, so scaling its lists would scan every vector for nothing.
         if self.query.scaled
             && (self.query.mode, self.query.ranking) == (Mode::Passage, Ranking::Dense)
             && let Some((low, high)) = dense.bounds(vector)

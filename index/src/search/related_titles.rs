@@ -1,8 +1,8 @@
 //! Passages about what a question asks of the entities that it names, for the walk of
 //! [`GraphVariant::Waymark`](crate::GraphVariant).
 //!
-//! A walk spreads from a named entity over all of its facts alike. `Who is the child of the director of Devotion?` asks for
-//! one of them: among the facts about Devotion, the one most similar to the question names the director, whose own
+//! A walk spreads from a named entity over all of its facts alike. `Who is the child of the director of Devotion?` asks
+//! for one of them: among the facts about Devotion, the one most similar to the question names the director, whose own
 //! passage comes next.
 
 use super::SearchContext;
@@ -13,20 +13,21 @@ use crate::graph::Graph;
 use crate::graph_ranking::named;
 use crate::scored::Scored;
 
-/// Maximum number of passages that name an entity whose facts are followed. An entity in more passages has
-/// too many facts for the question to single one out. Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 3 to 10
-/// differ little.
+/// Maximum number of passages that name an entity whose facts are followed. An entity in more passages has too many
+/// facts for the question to single one out. Chosen on the training questions of MuSiQue and 2WikiMultiHopQA, where 3
+/// to 10 differ little.
 const MOST_NAMING: usize = 8;
 
 /// Maximum number of facts of an entity in which a title is searched, the most similar first.
 const MOST_FACTS: usize = 16;
 
-/// Maximum number of passages that name the other end of a fact, among which its own passage is searched.
+/// Maximum number of passages that name the other end of a fact. Their titles are compared with it; an end that more
+/// passages name is skipped.
 const MOST_SEARCHED: usize = 64;
 
 impl SearchContext<'_> {
-    /// Returns, for each named phrase, the passages that have the other end of one of its facts as their title: of the
-    /// facts that lead to a title, the one most similar to the question.
+    /// Returns, for each named phrase, the passages whose title is the other end of one of its facts. Among the facts
+    /// that lead to a title, takes the one most similar to the question. Omits phrases without such a fact.
     pub(super) fn related_titles(&self, graph: &Graph) -> Result<Vec<Vec<u32>>, IndexError> {
         let vector = self.vector()?;
         let named = named(self.text, |name| graph.phrase_id(name));

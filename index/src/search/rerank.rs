@@ -6,7 +6,7 @@ use crate::evidence::{EvidenceBudget, Hit, HitPath, RerankRank};
 use crate::mode::Mode;
 use crate::rerank::rerank_checked;
 
-/// Modes whose passages are reranked on request. [`Mode::Kag`] ranks the reranker's scores by a walk.
+/// Modes whose passages are reranked on request. [`Mode::Kag`] uses the reranker's scores as edge weights of its walk.
 pub(crate) const RERANKED: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
 
 /// Passage to return.
@@ -50,7 +50,7 @@ impl SearchContext<'_> {
         places.map(|(place, &(number, score))| RankedCandidate { place, number, score, rerank: None }).collect()
     }
 
-    /// Returns the best of the candidates, in the reranker's order; ties keep theirs.
+    /// Returns the best of the candidates, in the reranker's order; ties keep the order of `candidates`.
     fn reranked(&self, candidates: &[(u32, f32)]) -> Result<Vec<RankedCandidate>, IndexError> {
         let Some(reranker) = &self.index.reranker else { return Err(IndexError::NoReranker) };
         self.check("the passages were reranked")?;

@@ -8,8 +8,8 @@ use crate::error::IndexError;
 use crate::graph::{Graph, phrase};
 use crate::graph_ranking::named;
 
-/// Share of the words in a passage's own weight, in units of the share of its similarity. Chosen on the training questions
-/// of MuSiQue and 2WikiMultiHopQA, where 0.3 to 1 differ little.
+/// Share of the words in a passage's own weight, in units of the share of its similarity. Chosen on the training
+/// questions of MuSiQue and 2WikiMultiHopQA, where 0.3 to 1 differ little.
 const WORDS: f64 = 0.5;
 
 /// Weight of a passage whose title the question names. Chosen on the same questions, where 0.2 to 0.8 differ little.
@@ -28,7 +28,7 @@ impl SearchContext<'_> {
         let best = found.first().map(|best| f64::from(best.score)).filter(|best| *best > 0.0).unwrap_or(1.0);
         let part = |score: f32| (f64::from(score) / best * WORDS * share * weight) as f32;
         let mut weights: Vec<(u32, f32)> = found.iter().map(|word| (word.number, part(word.score))).collect();
-        // A title counts twice in BM25, so that the named ones are among the best by words.
+        // A title counts twice in BM25, so passages with a named title are among the best by words.
         let mut titles: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (place, word) in found.iter().enumerate() {
             let (_, title) = self.index.snapshot.store.name(word.number)?;
@@ -47,8 +47,7 @@ impl SearchContext<'_> {
     }
 }
 
-/// Normal forms of a title: whole, and without a note in parentheses at its end. Forms of which nothing is left are
-/// omitted.
+/// Normal forms of a title: whole, and without a note in parentheses at its end. Empty forms are omitted.
 pub(super) fn title_forms(title: &str) -> Vec<String> {
     let whole = phrase::normalize(title);
     let bare =

@@ -25,7 +25,7 @@ pub enum SearchScope {
     Search,
     /// Request for an episode: options of all its searches.
     Episode,
-    /// Record of an episode's request, in which every option stands, with `null` where the policy's applied.
+    /// Record of an episode's request, which holds every option, with `null` where the policy's option applied.
     Recorded,
     /// `[retrieval]` of a policy.
     Policy,

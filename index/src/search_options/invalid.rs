@@ -20,7 +20,7 @@ impl InvalidOption {
         InvalidOption { name, value: value.to_string(), expected }
     }
 
-    /// Returns expectation and value, to follow a name: an interface may have its own for the option.
+    /// Returns expectation and value, to follow a name: an interface may have its own name for the option.
     pub fn reason(&self) -> String {
         let InvalidOption { value, expected, .. } = self;
         if value.is_empty() { (*expected).to_owned() } else { format!("{expected}, not {value}") }

@@ -1,7 +1,7 @@
 //! Options of a search, as requests, policies, tools and the command line set them.
 //!
-//! [`SearchOptions`] is the one list of them. A new option is a field here, with its row in [`SearchOptions::FIELDS`] and its
-//! line in [`SearchOptions::or`] and [`SearchOptions::query`]; every route, policy and flag then takes it.
+//! [`SearchOptions`] is the one list of them. A new option is a field here, with its row in [`SearchOptions::FIELDS`]
+//! and its line in [`SearchOptions::or`] and [`SearchOptions::query`]; every route, policy and flag then takes it.
 
 mod embedded;
 mod field;
@@ -131,7 +131,7 @@ macro_rules! field {
 }
 
 impl SearchOptions {
-    /// Number of passages where nothing else is said.
+    /// Default number of passages.
     pub const DEFAULT_K: usize = 5;
 
     /// All options, in the order in which they are checked.
@@ -194,7 +194,7 @@ impl SearchOptions {
     /// Checks that every value is in the range that requests and policies may use.
     ///
     /// # Errors
-    /// The first option that is not.
+    /// The first option that is out of range.
     pub fn check(&self) -> Result<(), InvalidOption> {
         for (name, count, least, expected) in
             [("k", self.k, 1, "must be from 1 to 200"), ("triples", self.triples, 0, "must be from 0 to 200")]

@@ -75,7 +75,8 @@ fn variant() -> RefOr<Schema> {
     ObjectBuilder::new().schema_type(nullable).description(Some(description)).into()
 }
 
-/// Drops the bounds of numbers: they are those of requests, and a record was checked when it was one.
+/// Removes the maximum of numbers and lowers their minimum to 0: the bounds apply to requests, and a record was checked
+/// as a request.
 fn unbounded(property: RefOr<Schema>) -> RefOr<Schema> {
     let RefOr::T(Schema::Object(mut object)) = property else { return property };
     object.minimum = object.minimum.map(|_| Number::UInt(0));

@@ -1,4 +1,4 @@
-//! JSON of a condition that many searches share: that of the condition itself.
+//! Serialization of a condition that many searches share, with the same JSON as the condition itself.
 
 use std::sync::Arc;
 

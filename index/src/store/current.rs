@@ -24,7 +24,7 @@ impl CurrentStore {
         self.delta.live() as usize
     }
 
-    /// First number that no passage has.
+    /// Exclusive upper bound of the passage numbers.
     pub(crate) fn bound(&self) -> u32 {
         self.delta.bound()
     }

@@ -85,7 +85,7 @@ impl PassageStore {
         Ok(crate::corpus::content(title, text))
     }
 
-    /// Reads the whole document with this number.
+    /// Reads the whole document with this number, without triples.
     pub(crate) fn document(&self, number: u32) -> Result<Document, IndexError> {
         let [id, title, text, _] = self.fields(number)?;
         let metadata = self.metadata(number)?;

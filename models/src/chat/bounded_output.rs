@@ -5,7 +5,7 @@ use std::io;
 /// Number of times that a template may repeat its whole input.
 const MAX_REPEATS: usize = 16;
 
-/// Bytes that a template may write in addition.
+/// Number of bytes that a template may write in addition to these repeats.
 const EXTRA_BYTES: usize = 1 << 20;
 
 /// A text buffer with a maximum size.
@@ -17,7 +17,7 @@ pub(super) struct BoundedOutput {
 }
 
 impl BoundedOutput {
-    /// Creates a buffer whose limit suffices for any well-meaning template with `said` bytes of input.
+    /// Creates a buffer whose limit suffices for any reasonable template with `said` bytes of input.
     pub(super) fn for_bytes(said: usize) -> Self {
         let limit = said.saturating_mul(MAX_REPEATS).saturating_add(EXTRA_BYTES);
         Self { written: Vec::new(), limit, full: false }

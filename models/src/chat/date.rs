@@ -16,6 +16,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
+/// Names of the weekdays, beginning with that of 1970-01-01.
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// Current time, in seconds since 1970 (UTC).
@@ -23,7 +24,8 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Formats a UTC time like Python's `strftime`. Directives that chat templates do not use are left unchanged.
+/// Formats the UTC time `seconds` after the start of 1970 like Python's `strftime`. Directives that chat templates do
+/// not use are left unchanged.
 pub(super) fn strftime(format: &str, seconds: u64) -> String {
     let days = seconds / 86_400;
     let rest = seconds % 86_400;

@@ -9,7 +9,7 @@ use super::lora_grid::LoraGrid;
 /// Identifies a captured step by its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GraphKey {
-    /// Number of rows of the bucket.
+    /// Number of rows, rounded up to a bucket size.
     pub rows: usize,
     /// Grid of the LoRA kernels. `None` when no row has an adapter.
     pub lora: Option<LoraGrid>,
@@ -52,7 +52,7 @@ pub trait GraphStep {
 pub struct GraphUse {
     /// Number of captured steps.
     pub recorded: usize,
-    /// Number of failed captures. Steps of these sizes are launched kernel by kernel.
+    /// Number of failed captures and replays. Steps with these keys are launched kernel by kernel.
     pub refused: usize,
 }
 
@@ -60,7 +60,7 @@ pub struct GraphUse {
 #[derive(Debug)]
 pub struct GraphCache<G> {
     enabled: bool,
-    /// `None` where capture failed; it is not retried.
+    /// `None` where capture or replay failed; neither is retried.
     graphs: HashMap<GraphKey, Option<G>>,
     counts: GraphUse,
 }
@@ -71,12 +71,13 @@ impl<G> GraphCache<G> {
         Self { enabled, graphs: HashMap::new(), counts: GraphUse::default() }
     }
 
-    /// Returns `true` if steps are captured and replayed.
+    /// Returns `true` if capture and replay are enabled. The decoder checks this before [`run`](Self::run), which does
+    /// not.
     pub fn enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Enables or disables capture and replay from now on.
+    /// Sets the flag that [`enabled`](Self::enabled) returns.
     pub fn set_enabled(&mut self, enabled: bool) {
         self.enabled = enabled;
     }
@@ -87,7 +88,7 @@ impl<G> GraphCache<G> {
     }
 
     /// Enqueues a step by replaying its graph, which is captured at its first use. If capture or replay fails, this
-    /// step and all later ones of its size are launched kernel by kernel.
+    /// step and all later ones with the same key are launched kernel by kernel.
     ///
     /// # Errors
     /// The error of launching kernel by kernel.
@@ -156,7 +157,7 @@ impl<G> GraphCache<G> {
         let adapters = lora.is_some();
         // Only the first failure is a warning: later ones have the same cause.
         if self.counts.refused == 0 {
-            tracing::warn!(rows, adapters, %error, "cannot capture a decode step as a CUDA graph: its kernels are launched one by one");
+            tracing::warn!(rows, adapters, %error, "cannot capture or replay a decode step as a CUDA graph: its kernels are launched one by one");
         } else {
             tracing::debug!(rows, adapters, %error, "cannot capture another decode step as a CUDA graph");
         }

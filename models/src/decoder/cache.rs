@@ -16,18 +16,18 @@ pub enum KvKind {
     /// Single precision: logits equal those of a computation without a cache.
     #[default]
     F32,
-    /// Half precision: half the memory and memory traffic, at a relative error of 2⁻¹¹ per value. Values beyond
-    /// ±65,504 are stored as these.
+    /// Half precision: half the memory and memory traffic, at a relative error of 2⁻¹¹ per value. Values beyond ±65,504
+    /// are clamped to ±65,504.
     F16,
-    /// Bytes with a half-precision scale per token, head, and key or value: about a quarter of the memory and memory traffic
-    /// (25.8 % with heads of 64). The error is at most 1/220 of the largest number of a head's key, rotated, or value. Values
-    /// beyond ±65,504 are stored as these.
+    /// Bytes with a half-precision scale per token, head, and key or value: about a quarter of the memory and memory
+    /// traffic (25.8 % with heads of 64). The error is at most 1/220 of the largest magnitude in a head's value, or in
+    /// its key after rotation. Values beyond ±65,504 are clamped to ±65,504.
     Int8,
 }
 
 impl KvKind {
-    /// Precision that rounds no more than the arithmetic does: half precision beside products of rounded numbers, single
-    /// precision beside those in `f32`.
+    /// Precision that rounds no more than the arithmetic does: half precision for arithmetic that rounds its operands,
+    /// single precision for `f32`.
     pub fn suited_to(arithmetic: Arithmetic) -> Self {
         match arithmetic {
             Arithmetic::F32 => Self::F32,
@@ -70,17 +70,19 @@ impl FromStr for KvKind {
 
 /// Keys and values of all layers, in blocks of [`BLOCK`](crate::BLOCK) tokens referenced by block tables.
 ///
-/// Every layer has its own pool, or all write to one in turn. A block stores, head by head, transposed keys followed by
-/// values and their scales (see `HeadLayout::block_len`), in the order that the attention kernel reads them.
+/// Every layer has its own pool, or all layers share one in turn. A block stores, head by head, transposed keys
+/// followed by values and their scales (see `HeadLayout::block_len`), in the order that the attention kernel reads
+/// them.
 pub struct KvCache {
     heads: HeadLayout,
     kind: KvKind,
     /// Number of layers.
     layers: usize,
-    /// Pool of each layer, or a single one for all.
+    /// Pool of each layer, or a single pool for all layers.
     pools: Vec<Pool>,
     blocks: usize,
-    /// Last step that wrote to each block, with the index of the table entry that named the block.
+    /// Last step that wrote to each block, with the index of the table entry that named the block. Step 0 stands for a
+    /// block that was never written to.
     writers: Vec<(u64, usize)>,
     step: u64,
     /// Number of blocks that have been written to at least once.
@@ -137,13 +139,13 @@ impl KvCache {
         Self { heads, kind, layers, pools, blocks, writers: vec![(0, 0); blocks], step: 0, touched: 0 }
     }
 
-    /// Creates an `f32` cache that holds one layer at a time, for steps whose rows all begin at position 0: no later step
-    /// finds the keys and values of the first layers.
+    /// Creates an `f32` cache that holds one layer at a time, for steps whose rows all begin at position 0. No later
+    /// step finds the keys and values of the earlier layers.
     pub(crate) fn single_layer(config: &DecoderConfig, blocks: usize) -> Self {
         Self { layers: config.layers, ..Self::new(KvKind::F32, config.head_layout(), 1, blocks) }
     }
 
-    /// Memory of such a cache, in bytes.
+    /// Memory of a cache created by [`single_layer`](Self::single_layer), in bytes.
     pub(crate) fn single_layer_bytes(config: &DecoderConfig, blocks: usize) -> usize {
         blocks * KvKind::F32.block_bytes(config.head_layout())
     }
@@ -175,8 +177,8 @@ impl KvCache {
         self.blocks
     }
 
-    /// Copies the keys and values of block `from` to block `to`, in every layer. Returns `false`, and copies nothing, if
-    /// the pool lacks one of them.
+    /// Copies the keys and values of block `from` to block `to`, in every layer. Returns `false`, and copies nothing,
+    /// if the pool lacks either block.
     pub fn copy_block(&mut self, from: usize, to: usize) -> bool {
         if from.max(to) >= self.blocks {
             return false;
@@ -188,7 +190,7 @@ impl KvCache {
         let writer = &mut self.writers[to];
         if writer.0 == 0 {
             self.touched += 1;
-            // Before the first step too, the block has been written to.
+            // Step 0 means "never written to", so a copy before the first step counts as step 1.
             self.step = self.step.max(1);
             *writer = (self.step, 0);
         }
@@ -278,7 +280,7 @@ mod tests {
             assert!(cache.claim(1, 0));
             for layer in 0..2 {
                 let own = &mut cache.pools[layer].values::<u8>()[len..2 * len];
-                // No period of the block's parts, so that each byte must come from its own place.
+                // No part of the block has a length divisible by 251, so each byte must come from its own place.
                 own.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251 + layer + 1) as u8);
             }
             let one = cache.bytes();

@@ -33,7 +33,7 @@ pub struct DecoderConfig {
     pub rms_eps: f32,
     /// If `true`, the output projection is the embedding matrix.
     pub tied_embeddings: bool,
-    /// Computation of the layers, as far as families differ in it.
+    /// Properties of the layers in which model families differ.
     pub architecture: Architecture,
 }
 
@@ -74,27 +74,29 @@ pub enum RopeScaling {
         /// Factor on cosine and sine. `None` means `0.1 · ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
-    /// Each frequency divided by its own factor, half as many as rotated values of a head (the tensor
+    /// Each frequency divided by its own factor. There are half as many factors as rotated values of a head (the tensor
     /// `rope_freqs.weight` of a GGUF).
     Factors(Vec<f32>),
     /// LongRoPE within the context of the original training (Ding et al. 2024): each frequency divided by its own short
     /// factor.
     Long {
-        /// Factors, half as many as rotated values of a head.
+        /// Divisors of the frequencies, half as many as rotated values of a head.
         factors: Vec<f32>,
         /// Factor on cosine and sine.
         attention_factor: f32,
     },
 }
 
-/// Upper limit of every size, far beyond real models: a damaged checkpoint must not cause huge allocations or
-/// overflow products of sizes, such as tokens times row width or layers times heads.
+/// Upper limit of vocabulary and context. Like the limits below, it is far beyond real models: a damaged checkpoint
+/// must not cause huge allocations or overflow products of sizes, such as tokens times row width or layers times heads.
 const LARGEST: usize = 1 << 26;
+/// Upper limit of the hidden size and the feed-forward size.
 const MAX_WIDTH: usize = 1 << 20;
+/// Upper limit of the number of layers and heads, and of the head size.
 const MAX_COUNT: usize = 1 << 12;
 
-/// Minimum of the numbers that divide a rotary frequency. Smaller ones, which no model has, would make angles infinite and
-/// every result NaN.
+/// Minimum divisor of a rotary frequency. Smaller divisors, which no model has, would make angles infinite and every
+/// result NaN.
 pub(crate) const MIN_ROPE_FACTOR: f32 = 1e-3;
 
 impl DecoderConfig {
@@ -177,7 +179,7 @@ impl DecoderConfig {
 }
 
 impl RopeScaling {
-    /// Checks the numbers for heads of which `dim` values are rotated.
+    /// Checks the numbers for heads with `dim` rotated values.
     fn check(&self, dim: usize) -> Result<(), ModelError> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
         let divides = |factor: f32| factor.is_finite() && factor >= MIN_ROPE_FACTOR;

@@ -17,7 +17,7 @@ const GRAIN: usize = 4;
 pub(crate) enum FeedForward {
     /// One block for all tokens.
     Dense(GatedBlock),
-    /// Several blocks, of which each token passes through some.
+    /// Several blocks. Each token passes through some of them.
     Experts(Box<ExpertLayer>),
 }
 
@@ -60,7 +60,7 @@ impl FeedForward {
 }
 
 impl GatedBlock {
-    /// Loads the block whose projections have names below `path`, of the inner width `width`.
+    /// Loads a block of inner width `width`. Its projections have names below `path`.
     pub(super) fn load(
         weights: &Weights,
         arithmetic: Arithmetic,

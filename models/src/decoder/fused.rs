@@ -10,9 +10,9 @@ use crate::{Arithmetic, ModelError};
 
 /// Several projections with adjacent outputs.
 ///
-/// Matrices of the same storage kind are stacked into one. Where a checkpoint mixes kinds (Q4_K_M files store
-/// values and keys differently), each matrix is multiplied separately and the outputs follow one another. Matrices
-/// also stay separate in `bf16`, where each is rounded by itself.
+/// Matrices of the same storage kind are stacked into one. Where a checkpoint mixes kinds (Q4_K_M files store values
+/// and keys differently), each matrix is multiplied separately and the outputs follow one another. Such matrices also
+/// stay separate with [`Arithmetic::Bf16`], which rounds each by itself.
 #[derive(Debug)]
 pub(crate) struct FusedProjections {
     parts: Vec<Matrix>,

@@ -14,7 +14,7 @@ use crate::{Arithmetic, ModelError};
 /// Attention and feed-forward weights of one layer.
 #[derive(Debug)]
 pub(crate) struct DecoderLayer {
-    /// Norms before and after attention. `None` if there is none.
+    /// Norms before and after attention.
     pub(crate) attention_norms: BlockNorms,
     /// Query, key and value projections.
     pub(crate) qkv: FusedProjections,
@@ -83,8 +83,8 @@ impl DecoderLayer {
         })
     }
 
-    /// Matrix that holds projection `index` of a site, with the first row of the projection in it. `None` in a layer
-    /// of experts, which has no such projection.
+    /// Matrix that holds projection `index` of a site, and the index of the projection's first row in the matrix.
+    /// `None` in a layer of experts, which has no such projection.
     pub(super) fn projection(&self, site: Site, index: usize) -> Option<(&Matrix, usize)> {
         match (site, &self.feed_forward) {
             (Site::Qkv, _) => Some(self.qkv.part(index)),

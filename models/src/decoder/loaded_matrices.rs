@@ -16,7 +16,7 @@ pub(super) struct LoadedMatrices {
     pub(super) layers: Vec<DecoderLayer>,
 }
 
-/// Share of the work of one thread.
+/// Result of one unit of loading work.
 enum DecoderPart {
     Vocabulary(Packed),
     Layer(Box<DecoderLayer>),
@@ -32,8 +32,8 @@ impl LoadedMatrices {
     ) -> Result<Self, ModelError> {
         let mut names = vec!["model.embed_tokens.weight"];
         names.extend((!config.tied_embeddings).then_some("lm_head.weight"));
-        // The vocabularies, which may be larger than several layers, come first, so that no thread waits for them at the
-        // end.
+        // The vocabulary matrices, which may be larger than several layers, come first, so that no thread waits for
+        // them at the end.
         let parts = team.map(names.len() + config.layers, &|index| {
             let part = match names.get(index) {
                 Some(name) => matrix(weights, name, config.vocab, config.hidden).map(DecoderPart::Vocabulary),

@@ -42,7 +42,7 @@ impl AdapterSlots {
         self.slots.get(slot.0 as usize)?.as_ref()
     }
 
-    /// Returns `true` if some adapter holds only for the weights that it was loaded with.
+    /// Returns `true` if some adapter is valid only for the weights that it was loaded with.
     pub(crate) fn any_bound_to_base(&self) -> bool {
         self.slots.iter().flatten().any(LoraAdapter::is_bound_to_base)
     }
@@ -54,14 +54,14 @@ type ColumnsOf<'a> = &'a (dyn Fn(usize) -> OutputColumns + Sync);
 /// Rows of a step grouped by adapter, with working memory for one group.
 #[derive(Debug, Default)]
 pub(crate) struct AdapterGroups {
-    /// First and last row of each sequence with an adapter, sorted by slot.
+    /// Slot, first row and end row (exclusive) of each sequence with an adapter, sorted by slot.
     sequences: Vec<(AdapterSlot, usize, usize)>,
-    /// These rows, group by group.
+    /// Rows of `sequences`, group by group.
     rows: Vec<usize>,
     spans: Vec<(AdapterSlot, Range<usize>)>,
     /// Outputs of the A matrices.
     small: Vec<f32>,
-    /// Inputs and outputs of one group that has an output projection of its own.
+    /// Inputs and outputs of one group whose adapter replaces the output projection.
     gathered: [Vec<f32>; 2],
 }
 
@@ -74,7 +74,7 @@ impl AdapterGroups {
         self.group();
     }
 
-    /// Groups the positions of a batch that get logits by adapter, counted in the order of the logits.
+    /// Groups the positions that get logits by adapter. Rows are counted in the order of the logits.
     pub(crate) fn plan_logits(&mut self, batch: &ForwardBatch) {
         self.sequences.clear();
         let mut end = 0;

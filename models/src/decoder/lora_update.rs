@@ -20,7 +20,7 @@ pub(crate) struct LoraAdapter {
     layers: Vec<[Option<SiteUpdate>; SITES]>,
     pub(super) embedding: Option<EmbeddingUpdate>,
     pub(super) head: Option<HeadUpdate>,
-    /// If `true`, some numbers were computed from the base's weights, and hold for these alone.
+    /// If `true`, some numbers were computed from the base's weights and are valid only for those weights.
     bound_to_base: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct ProjectionUpdate {
     pub(crate) expand: Option<WideMatrix>,
     /// Factors on the outputs of the base (DoRA). `None` if all are 1.
     pub(crate) gain: Option<Vec<f32>>,
-    /// Sum of all biases of the adapter, less the base's if that is replaced. `None` if there is none.
+    /// Sum of all biases of the adapter, minus the base's bias if the adapter replaces it. `None` if there are none.
     pub(crate) offset: Option<Vec<f32>>,
 }
 
@@ -84,7 +84,7 @@ impl LoraAdapter {
         let [embedding, head] = [modules.embedding()?, modules.head()?];
         for update in [&embedding, &head].into_iter().flatten() {
             let decomposed = update.factors.as_ref().is_some_and(|part| part.magnitude.is_some());
-            // A saved matrix that equals the base's is not kept.
+            // A saved matrix that equals the base's is dropped below, so the adapter then depends on the base.
             bound_to_base |= decomposed || update.weight.is_some();
         }
         let embedding = embedding.map(|update| EmbeddingUpdate::new(update, base));
@@ -104,7 +104,7 @@ impl LoraAdapter {
         self.layers[layer][site as usize].as_ref()
     }
 
-    /// Returns `true` if the adapter holds only for the weights that it was loaded with.
+    /// Returns `true` if the adapter is valid only for the weights that it was loaded with.
     pub(super) fn is_bound_to_base(&self) -> bool {
         self.bound_to_base
     }
@@ -193,7 +193,8 @@ fn site_update(
     };
     let gains = factors.parts.iter().map(gain).collect::<Result<Vec<_>, _>>()?;
     let bias = |projection: usize| layer.projection_bias(base.config, site, projection).to_vec();
-    // Outputs of these sites are added to the stream with a factor, which their inputs carry. Biases have no input.
+    // The outputs of `O` and `Down` are added to the residual stream with a factor. The decoder multiplies the inputs
+    // of these sites by it, which does not scale the biases.
     let factor = match site {
         Site::O | Site::Down => base.config.architecture.residual_scale,
         Site::Qkv | Site::GateUp => 1.0,
@@ -201,8 +202,8 @@ fn site_update(
     Ok(SiteUpdate::new(factors, gains, &bias, factor))
 }
 
-/// Factors on the outputs of the base: the trained lengths of the rows of `W + s B A`, over what they are. `None` if
-/// `part` has none.
+/// Factors on the outputs of the base: the trained lengths of the rows of `W + s B A`, divided by their actual lengths.
+/// `None` if `part` has no trained lengths.
 pub(super) fn gains(
     team: &Team,
     part: &FactorPart,

@@ -8,7 +8,7 @@ use crate::kernel::{Packed, axpy, scale};
 /// Update of the embedding.
 #[derive(Debug)]
 pub(super) struct EmbeddingUpdate {
-    /// Matrix in place of the base's. `None` keeps that.
+    /// Matrix that replaces the base's. `None` keeps the base's.
     weight: Option<Packed>,
     /// Low-rank update. `None` if there is none.
     factors: Option<EmbeddingFactors>,
@@ -27,7 +27,7 @@ struct EmbeddingFactors {
 /// Update of the output projection.
 #[derive(Debug)]
 pub(super) struct HeadUpdate {
-    /// Matrix in place of the base's. `None` keeps that.
+    /// Matrix that replaces the base's. `None` keeps the base's.
     pub(super) weight: Option<Packed>,
     /// Update of the outputs. `None` if there is none.
     pub(super) update: Option<SiteUpdate>,
@@ -40,7 +40,7 @@ impl EmbeddingUpdate {
         Self { weight, factors: update.factors.map(|part| EmbeddingFactors::new(&part)) }
     }
 
-    /// Changes the embedding of `token`, which is in `row`.
+    /// Applies the update to `row`, the embedding of `token`.
     pub(super) fn apply(&self, token: usize, row: &mut [f32]) {
         if let Some(weight) = &self.weight {
             weight.row_f32(token, row);
@@ -72,7 +72,7 @@ impl HeadUpdate {
     /// Prepares an update.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for trained lengths of rows that have none.
+    /// [`ModelError::Input`] for trained lengths on a matrix with a row of length 0.
     pub(super) fn new(update: VocabularyFactors, base: &AdapterBase<'_>) -> Result<Self, ModelError> {
         let weight = update.weight.filter(|weight| !equal(weight, base.head));
         let inn = base.config.hidden;
@@ -80,7 +80,7 @@ impl HeadUpdate {
             let rows = weight.as_ref().unwrap_or(base.head);
             let gain = gains(base.team, &part, inn, &|row, into| rows.row_f32(row, into))?;
             let factors = AdapterFactors { inn, parts: vec![part] };
-            // Hidden states carry the factor on logits into the products. Biases have no input.
+            // The decoder multiplies the hidden states by the factor on logits, which does not scale the biases.
             let factor = base.config.architecture.logit_scale;
             Ok(SiteUpdate::new(factors, vec![gain], &|_| Vec::new(), factor))
         };
@@ -99,7 +99,7 @@ fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     (0..columns).flat_map(|column| values.iter().skip(column).step_by(columns).copied()).collect()
 }
 
-/// Returns `true` if both matrices have the same values. PEFT saves an adapted embedding with its base.
+/// Returns `true` if both matrices have the same values. PEFT saves the base matrix along with an adapted embedding.
 fn equal(a: &Packed, b: &Packed) -> bool {
     let [mut left, mut right] = [vec![0.0; a.inn()], vec![0.0; b.inn()]];
     (a.out(), a.inn()) == (b.out(), b.inn())

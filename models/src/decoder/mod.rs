@@ -103,7 +103,7 @@ impl Decoder {
     /// memory together until the call returns. The caller must discard keys and values cached with the old weights.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when the shapes differ, or a loaded adapter was made for the old weights alone (DoRA, saved
+    /// [`ModelError::Input`] when the shapes differ, or a loaded adapter is valid only for the old weights (DoRA, saved
     /// matrices, biases), and the errors of [`load`](Self::load). On error the old weights remain.
     pub fn replace_weights(&mut self, weights: &Weights) -> Result<(), ModelError> {
         if *weights.config() != self.config {
@@ -207,8 +207,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Runs one step like [`forward`](Self::forward), and appends the normalized output of the last layer for every token to
-    /// `rows`, in the order of the batch, in place of logits.
+    /// Runs one step like [`forward`](Self::forward), and appends the normalized output of the last layer for every
+    /// token to `rows`, in the order of the batch, instead of computing logits.
     ///
     /// # Errors
     /// The same as for [`forward`](Self::forward).
@@ -227,7 +227,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Gives back the working memory of the steps so far.
+    /// Frees the working memory kept from earlier steps.
     pub(crate) fn release_scratch(&mut self) {
         self.scratch = StepScratch::default();
     }

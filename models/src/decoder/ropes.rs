@@ -5,7 +5,7 @@ use crate::architecture::LayerRotary;
 use crate::decoder::RopeScaling;
 use crate::kernel::rope::Rope;
 
-/// Table of the global rotation and, for families that have it, that of layers with sliding windows.
+/// Table of the global rotation and, for families that have one, the table for layers with sliding windows.
 #[derive(Debug)]
 pub(crate) struct Ropes {
     global: Rope,

@@ -46,7 +46,8 @@ impl Rotation<'_> {
                 let place = places[token];
                 self.prepare(q, k, v, place.position);
                 if S::SCALES > 0 {
-                    // One large number in a key would make its step coarse for all others.
+                    // A single large number in a key would make the quantization step coarse for all others. This
+                    // rotation spreads it.
                     rotate_heads(q, self.heads.dim);
                     rotate_heads(k, self.heads.dim);
                 }

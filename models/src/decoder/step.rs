@@ -27,7 +27,7 @@ const GRAIN: usize = 4;
 pub(super) struct StepScratch {
     places: Vec<TokenSlot>,
     groups: AdapterGroups,
-    /// Groups of the positions that get logits.
+    /// Adapter groups of the positions that get logits.
     logit_groups: AdapterGroups,
     /// Residual stream.
     stream: Vec<f32>,
@@ -97,7 +97,7 @@ impl Decoder {
             let places = (row.start..row.start + row.tokens.len())
                 .map(|position| TokenSlot { position, block: table[position / BLOCK] as usize });
             scratch.places.extend(places);
-            // The table must be complete before the threads of the step read it.
+            // The rotation table must cover all positions before the threads of the step read it.
             self.ropes.reserve(row.start + row.tokens.len());
         }
         scratch.groups.plan(batch);
@@ -144,8 +144,8 @@ impl Decoder {
         self.add_block(index, Site::O);
     }
 
-    /// Projects the output of a block, of attention or of the feed-forward part, and adds it to the residual stream,
-    /// with the layer's norm and factor if there are any.
+    /// Projects the output of attention or of a dense feed-forward block, and adds the result to the residual stream.
+    /// Applies the layer's norm and residual factor, if any.
     fn add_block(&mut self, index: usize, site: Site) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
@@ -155,7 +155,7 @@ impl Decoder {
                 let activated = &mut scratch.activated[..tokens * block.width()];
                 (&block.down, &layer.ffn_norms, activated, StepPhase::Down)
             }
-            // Experts add to the stream by themselves, so that only attention comes here without a dense block.
+            // `add_experts` adds the output of experts, so a layer with experts calls this function for attention only.
             (_, FeedForward::Dense(_) | FeedForward::Experts(_)) => {
                 (&layer.o, &layer.attention_norms, scratch.attended.as_mut_slice(), StepPhase::Output)
             }
@@ -167,7 +167,7 @@ impl Decoder {
         let whole = OutputColumns::all(config.hidden);
         let Some(norm) = &norms.after else {
             if scratch.groups.rescales(slots, (index, site)) {
-                // Factors on the output need it apart from the stream, to which it adds the same numbers as otherwise.
+                // The adapter's factors apply to the projection alone, so it is computed in a buffer of its own first.
                 matrix.matmul(team, inner, tokens, &mut scratch.normed);
                 scratch.groups.rescale(slots, (index, site), &mut scratch.normed, &|_| whole);
                 add(&mut scratch.stream, &scratch.normed);
@@ -234,7 +234,8 @@ impl Decoder {
         }
     }
 
-    /// Adds the output of experts, whose layers have neither a norm nor a factor on it, to the residual stream.
+    /// Adds the output of the experts to the residual stream. Layers with experts have no norm or factor on this
+    /// output.
     fn add_experts(&mut self) {
         let Self { config, team, scratch, clock, .. } = self;
         let StepScratch { stream, experts: ExpertScratch { output, .. }, .. } = scratch;
@@ -279,7 +280,6 @@ impl Decoder {
 /// Tokens of a row that get logits.
 pub(super) fn wanted_tokens(row: &BatchRow) -> Range<usize> {
     match row.want {
-        // An empty range keeps the order of rows: each logit row belongs to the next wanted position.
         LogitPositions::Nothing => row.tokens.end..row.tokens.end,
         LogitPositions::Last => row.tokens.end - 1..row.tokens.end,
         LogitPositions::All => row.tokens.clone(),
@@ -296,7 +296,7 @@ fn block_input<'a>(team: &Team, stream: &'a [f32], norm: Option<&[f32]>, eps: f3
     normed
 }
 
-/// Adds the RMS norm of every row of `x` to `stream`.
+/// Normalizes every row of `x` by its RMS and adds it to `stream`.
 fn add_normalized(team: &Team, x: &[f32], norm: &[f32], eps: f32, stream: &mut [f32]) {
     let width = norm.len();
     team.rows(stream, width, GRAIN, &|first, share| {
@@ -304,7 +304,8 @@ fn add_normalized(team: &Team, x: &[f32], norm: &[f32], eps: f32, stream: &mut [
     });
 }
 
-/// Gated activation of a feed-forward block: gate and up projections in, their combination in the gate's place.
+/// Returns the gated activation of a feed-forward block. It combines the gate and up projections and overwrites the
+/// gate projection with the result.
 fn gate(activation: Activation) -> Gate {
     match activation {
         Activation::Silu => silu_mul,

@@ -49,8 +49,7 @@ impl StepPhase {
     ];
 }
 
-/// Time spent per phase since the decoder was loaded. Two clock readings per phase and layer cost about a
-/// thousandth of the shortest step.
+/// Time spent per phase since the decoder was loaded. The clock readings cost about a thousandth of the shortest step.
 #[derive(Debug, Clone, Copy)]
 pub struct StepClock {
     spent: [Duration; StepPhase::ALL.len()],
@@ -67,7 +66,7 @@ impl StepClock {
         self.last = Instant::now();
     }
 
-    /// Adds the time since the last call to `part`.
+    /// Adds the time since the last call of `start` or `lap` to phase `part`.
     pub(crate) fn lap(&mut self, part: StepPhase) {
         let now = Instant::now();
         self.spent[part as usize] += now - self.last;

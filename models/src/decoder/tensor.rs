@@ -29,7 +29,8 @@ pub(crate) fn pack(view: &TensorView<'_>) -> Result<Packed, ModelError> {
     Packed::from_ggml(view.kind, &view.bytes, view.shape[0], view.shape[1])
 }
 
-/// Loads the vector of the shared expert's gate: a matrix of one row, which a GGUF has as a vector.
+/// Loads the vector of the shared expert's gate: a matrix of one row in Hugging Face checkpoints, a vector in GGUF
+/// files.
 pub(crate) fn shared_gate(weights: &Weights, name: &str, hidden: usize) -> Result<Vec<f32>, ModelError> {
     let view = weights.tensor(name)?;
     if view.shape != [1, hidden] && view.shape != [hidden] {

@@ -11,12 +11,12 @@ use super::quant::{IntegerIsa, product as integer_product};
 use super::{Brain, Packed, Team};
 use crate::weights::Weights;
 
-/// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those
-/// underneath a trained adapter, forward and backward. Everything else uses `f32`: embedding and vocabulary projection
-/// (but for [`Int16`](Self::Int16)), adapters, trained weights and their gradients, norms, attention and loss. In
-/// training, [`Bf16`](Self::Bf16) also rounds in the backward passes of attention and of a frozen vocabulary projection.
+/// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those underneath
+/// a trained adapter, forward and backward. Everything else uses `f32`: embedding and vocabulary projection (except
+/// with [`Int16`](Self::Int16)), adapters, trained weights and their gradients, norms, attention and loss. In training,
+/// [`Bf16`](Self::Bf16) also rounds in the backward passes of attention and of a frozen vocabulary projection.
 ///
-/// Independent of the format in which a trained adapter is saved, which is a
+/// The arithmetic is independent of the format in which a trained adapter is saved, which is a
 /// [`Precision`](crate::gradient::Precision).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -47,8 +47,8 @@ pub(crate) enum Matrix {
 
 impl Arithmetic {
     /// Arithmetic that serves `weights` fastest on a CPU without measurable cost: [`Int16`](Self::Int16) for K-quants,
-    /// whose f32 products cost twice to three times as much, and `f32` for everything else. A rule rather than a
-    /// measurement, because a model must give the same numbers whenever it is loaded.
+    /// whose f32 products cost twice to three times as much, and `f32` for everything else. The choice follows a rule
+    /// rather than a measurement, because a model must give the same numbers whenever it is loaded.
     pub fn suited_to(weights: &Weights) -> Self {
         if weights.has_super_blocks() { Self::Int16 } else { Self::F32 }
     }

@@ -55,7 +55,7 @@ impl TileKernel for Avx512 {
     }
 }
 
-/// Computes all tiles of a panel.
+/// Computes one tile of `rows` rows.
 ///
 /// # Safety
 /// The same as for [`TileKernel::tile`].

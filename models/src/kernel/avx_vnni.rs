@@ -14,7 +14,7 @@ type Avx2 = [__m256i; 2];
 #[derive(Clone, Copy)]
 pub(super) struct AvxVnni(Avx2);
 
-/// Computes `_mm256_dpwssd_avx_epi32`, which LLVM would take apart again, as in the lanes of AVX-512.
+/// Computes `_mm256_dpwssd_avx_epi32`, which LLVM would replace by two instructions, as in the lanes of AVX-512.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
 fn dot(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {

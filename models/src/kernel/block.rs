@@ -1,4 +1,4 @@
-//! Multiplication of small dense blocks anywhere in memory, which gradients and attention consist of.
+//! Multiplication of small dense blocks anywhere in memory, for gradients and attention.
 //!
 //! The result of a block stays in registers while its operands are read, and is a chain of fused multiply-adds in
 //! the order of the inner index. Operands are floats, or pairs of brain floats ([`multiply_pairs`]).
@@ -198,7 +198,7 @@ macro_rules! tile {
 }
 
 impl<'a, E: Copy> BlockTask<'a, E> {
-    /// Creates a task whose operands and result cover their extents. `None` if there is no result.
+    /// Creates a task whose operands and result cover their extents. `None` if the result is empty.
     fn new(
         extent: Extent,
         left: Left<'a, E>,

@@ -1,8 +1,8 @@
 //! Weight matrices in brain floats (bf16: the upper half of an `f32`), multiplied with activations rounded to bf16.
 //!
-//! Used for serving layers, and, unpacked piece by piece, for frozen layers underneath trained parameters, when requested
-//! ([`super::arithmetic`]). With the many rows of prefill and training, it takes half the time of
-//! [`super::matmul()`] on CPUs that multiply pairs of brain floats. With few rows, the weights' size of 16 bits
+//! Used for serving layers, and, unpacked piece by piece, for frozen layers underneath trained parameters, when
+//! requested ([`super::arithmetic`]). With the many rows of prefill and training, the multiplication takes half the
+//! time of [`super::matmul()`] on CPUs that multiply pairs of brain floats. With few rows, the weights' size of 16 bits
 //! dominates, whatever the checkpoint's format.
 //!
 //! Values are rounded to the nearest brain float, 8 significant bits. Sums are `f32`, pair by pair of input
@@ -24,7 +24,8 @@ use super::team::{Base, Team, share};
 const ROWS: usize = 96;
 /// Maximum number of rows per unit of work where each unit unpacks its weights.
 const MOST_ROWS: usize = 192;
-/// Size of the rounded rows of such units, as far as they are more than [`ROWS`]: half of a common second-level cache.
+/// Maximum size of the rounded rows of such a unit if it has more than [`ROWS`] rows, in bytes: half of a common
+/// second-level cache.
 const ROUNDED_BYTES: usize = 512 << 10;
 
 /// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.

@@ -57,7 +57,7 @@ impl DotMethod {
         }
     }
 
-    /// Rounds the values of two rows to pairs of those in the same place.
+    /// Rounds two rows to pairs of the values at the same index.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -231,7 +231,7 @@ mod x86 {
         }
     }
 
-    /// Rounds two rows to pairs of values in the same place.
+    /// Rounds two rows to pairs of the values at the same index.
     ///
     /// # Safety
     /// The CPU must support the instructions, and the three slices must have the same length.

@@ -63,15 +63,16 @@ impl ByteSupport {
         methods.into_iter().filter(|(_, present)| *present).map(|(method, _)| Self(method))
     }
 
-    /// Rounds a row of activations to bytes, of which the largest and the smallest stand for the row's own. Rows that
-    /// are not finite get a scale that is not, so that all their products are not either.
+    /// Rounds a row of activations to bytes. The smallest and the largest byte stand for the row's smallest and largest
+    /// value. A row with a value that is not finite gets a scale that is not finite, so that none of its results are
+    /// finite.
     pub(super) fn round(self, row: &[f32], to: &mut [u32]) -> ByteScale {
         assert!(row.len().div_ceil(4) == to.len(), "a quad for each four values");
         #[cfg(target_arch = "x86_64")]
         {
             // SAFETY: `self` proves that the CPU has the instructions.
             let (scale, inverse) = scaled(unsafe { x86::range(row) });
-            // SAFETY: as above, and there are as many quads as values.
+            // SAFETY: as above, and there is a quad for each four values.
             unsafe { x86::round(row, to, scale.zero, inverse) };
             scale
         }
@@ -133,7 +134,8 @@ mod x86 {
     /// Number of rows of a tile: 24 accumulators leave 8 registers for weights and activations in flight.
     const TILE: usize = 12;
 
-    /// Vectors of a row, each with its first index and a mask of the lanes inside the row.
+    /// Calls `take` for each vector of a row, with the index of its first value, a mask of the lanes inside the row,
+    /// and the vector.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn vectors(row: &[f32], mut take: impl FnMut(usize, __mmask16, __m512)) {

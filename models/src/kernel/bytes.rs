@@ -1,6 +1,6 @@
 //! Linear maps with weights in bytes, multiplied with activations rounded to bytes.
 //!
-//! Used where many texts are embedded, when requested. With many rows it takes about 0.3 of the time of
+//! Used on request for embedding many texts. With many rows, a multiplication takes about 0.3 of the time of
 //! [`super::matmul()`] on CPUs that multiply bytes: AVX512-VNNI, where it was measured, or FEAT_DotProd or FEAT_I8MM.
 //!
 //! The weights of an output share a scale; the activations of a row a scale and a zero point. Sums of products of bytes
@@ -31,7 +31,7 @@ pub(crate) struct ByteLinear {
     out: usize,
     inn: usize,
     lines: Box<[CacheLine]>,
-    /// Weight that a byte of 1 stands for, of each output in whole panels.
+    /// Weight that a byte of 1 stands for, per output, padded to whole panels.
     steps: Vec<f32>,
     /// Sum of the weights of each output.
     sums: Vec<f32>,
@@ -56,7 +56,7 @@ impl ByteLinear {
     /// Converts a linear map, rounding each weight to the nearest of 255 values.
     ///
     /// # Panics
-    /// If there is not one bias per output, or there are more than [`MOST_INPUTS`](Self::MOST_INPUTS).
+    /// If there is not one bias per output, or there are more than [`MOST_INPUTS`](Self::MOST_INPUTS) inputs.
     pub(crate) fn of(w: &Packed, bias: &[f32]) -> Self {
         assert_eq!(bias.len(), w.out(), "biases");
         assert!(w.inn() <= Self::MOST_INPUTS, "{} inputs are too many for bytes", w.inn());
@@ -78,7 +78,7 @@ impl ByteLinear {
                 panel[(index / 4 * PANEL + out % PANEL) * 4 + index % 4] = byte;
                 sum += i32::from(byte);
             }
-            // A weight that is not finite makes its output so.
+            // A weight that is not finite makes its output not finite.
             steps[out] = row.iter().fold(largest / LARGEST, |step, weight| step + 0.0 * weight);
             sums[out] = steps[out] * sum as f32;
         }

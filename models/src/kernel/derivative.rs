@@ -19,16 +19,16 @@ versions! {
     /// If `x` and `dy` have different lengths.
     pub(crate) fn rms_weight_back(x: &[f32], eps: f32, dy: &[f32], dweight: &mut [f32]) = rms_weight_back_body;
 
-    /// Replaces `gate` and `up` by their gradients, given the gradient `d` of `silu(gate) · up`: silu' (g) = σ(g) ·
-    /// (1 + g · (1 - σ(g))).
+    /// Replaces `gate` and `up` by their gradients, given the gradient `d` of `silu(gate) · up`: silu'(g) = σ(g) · (1 +
+    /// g · (1 - σ(g))).
     ///
     /// # Panics
     /// If the lengths differ.
     pub(crate) fn silu_mul_back(gate: &mut [f32], up: &mut [f32], d: &[f32]) = silu_mul_back_body;
 
     /// Replaces `gate` and `up` by their gradients, given the gradient `d` of `gelu(gate) · up` with the tanh
-    /// approximation `gelu(g) = g · s(g)`: gelu'(g) = s + g · s · (1 - s) · 2u'(g), with `u = √(2 / π) · (g + 0.044715 ·
-    /// g³)`.
+    /// approximation `gelu(g) = g · s(g)`: gelu'(g) = s + g · s · (1 - s) · 2u'(g), with `u = √(2 / π) · (g + 0.044715
+    /// · g³)`.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -109,7 +109,7 @@ mod tests {
         (0..len).map(|i| (i as f32 * step).sin() * 2.0).collect()
     }
 
-    /// `Σ_i dy[i] · f(x)[i]` changes by this with `x[at]`.
+    /// Derivative of `Σ_i dy[i] · f(x)[i]` with respect to `x[at]`, by finite differences.
     fn slope(x: &[f32], dy: &[f32], at: usize, f: impl Fn(&[f32]) -> Vec<f32>) -> f32 {
         const STEP: f32 = 2e-2;
         let value = |shift: f32| {

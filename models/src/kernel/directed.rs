@@ -25,7 +25,7 @@ pub(crate) struct DirectedMatrix<'a> {
     direction: Direction,
 }
 
-/// Number of values in a thread's buffer for unpacking: a block in `f32`, and rounded.
+/// Number of values in a thread's buffer for unpacking: one block in `f32` and one rounded to brain floats.
 pub(super) const UNPACK_LEN: usize = BLOCK_LEN + BLOCK_LEN / 2;
 
 impl<'a> DirectedMatrix<'a> {
@@ -43,11 +43,11 @@ impl<'a> DirectedMatrix<'a> {
         if self.direction == Direction::Forward { self.w.inn() } else { self.w.out() }
     }
 
-    /// Unpacks the weights of some terms for the [`PANEL`] results from `panel · PANEL` on to `to`, shape (terms,
+    /// Unpacks to `to` the weights of some terms for the [`PANEL`] results that begin at `panel · PANEL`, shape (terms,
     /// [`PANEL`]). Terms and results beyond the last are zeros. `buffer` has [`UNPACK_LEN`] values.
     ///
     /// # Panics
-    /// If the terms do not begin with a block, or `to` has no room for their blocks.
+    /// If the terms do not begin at a block boundary, or `to` has no room for their blocks.
     pub(super) fn floats(self, isa: Isa, panel: usize, terms: Range<usize>, buffer: &mut [f32], to: &mut [f32]) {
         let room = terms.len().next_multiple_of(BLOCK) * PANEL;
         assert!(terms.start.is_multiple_of(BLOCK) && to.len() >= room, "terms from {} on", terms.start);
@@ -63,11 +63,11 @@ impl<'a> DirectedMatrix<'a> {
         }
     }
 
-    /// Unpacks weights like [`floats`](Self::floats), rounded to brain floats: pairs of terms from `pairs.start` on, shape
-    /// (pairs, [`PANEL`]).
+    /// Unpacks weights like [`floats`](Self::floats), rounded to brain floats: pairs of terms from `pairs.start` on,
+    /// shape (pairs, [`PANEL`]).
     ///
     /// # Panics
-    /// If the pairs do not begin with a block, or `to` has no room for their blocks.
+    /// If the pairs do not begin at a block boundary, or `to` has no room for their blocks.
     pub(super) fn pairs(self, way: DotMethod, panel: usize, pairs: Range<usize>, buffer: &mut [f32], to: &mut [u32]) {
         const PAIRS: usize = BLOCK / 2;
         let room = pairs.len().next_multiple_of(PAIRS) * PANEL;

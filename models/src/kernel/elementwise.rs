@@ -9,8 +9,8 @@ use super::isa::Isa;
 /// Number of partial sums per reduction, enough to keep the widest vectors busy.
 const LANES: usize = 16;
 
-/// Defines a public function that runs `$body`, a generic inline function over "has fused multiply-add", compiled
-/// for the best available instruction set.
+/// Defines functions that run `$body`, compiled for the best available instruction set. `$body` is an inline function,
+/// generic over the availability of fused multiply-add.
 macro_rules! versions {
     ($($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)? = $body:ident;)*) => {$(
         $(#[$doc])*
@@ -87,7 +87,7 @@ versions! {
     /// Computes `y += x`, element by element.
     pub fn add(y: &mut [f32], x: &[f32]) = add_body;
 
-    /// Adds `bias` to every row of `y`; rows have its length.
+    /// Adds `bias` to every row of `y`; rows have the length of `bias`.
     pub fn add_bias(y: &mut [f32], bias: &[f32]) = add_bias_body;
 
     /// Computes `y += a · x`, element by element.

@@ -1,7 +1,7 @@
 //! Rotation that spreads large numbers over a vector before it is rounded (Ashkboos et al. 2024, QuaRot).
 
-/// Multiplies every head of width `dim` by one orthogonal matrix, so that products of two rotated heads are those of the
-/// heads themselves: fixed signs, then a Hadamard matrix of the largest power of two that divides `dim`.
+/// Multiplies every head of width `dim` by one orthogonal matrix: fixed signs, then a Hadamard matrix of the largest
+/// power of two that divides `dim`. The dot product of two rotated heads equals that of the original heads.
 pub(crate) fn rotate_heads(heads: &mut [f32], dim: usize) {
     let size = 1 << dim.trailing_zeros();
     let scale = (size as f32).sqrt().recip();
@@ -22,8 +22,8 @@ pub(crate) fn rotate_heads(heads: &mut [f32], dim: usize) {
     }
 }
 
-/// Signs of the numbers of a head, as bits. Without them, a head of equal numbers would become one large one; of random
-/// patterns this one leaves the smallest, at most 5/16 of it.
+/// Signs of the numbers of a head, as bits. Without signs, a head of equal numbers would become one large number. This
+/// pattern was the best of random ones: the largest number that it leaves is at most 5/16 of that one.
 const SIGNS: u128 = 0x415f_7242_e794_3b07_74ee_3d50_3b78_edd1;
 
 /// Returns `true` if the sign of number `index` changes.

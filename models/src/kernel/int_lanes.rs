@@ -15,8 +15,8 @@ pub(super) trait IntLanes: Copy {
     /// Sixteen `f32` of the same instruction set.
     type Floats: Lanes;
 
-    /// If `true`, [`dot_bytes`](Self::dot_bytes) is one instruction, and 16-bit numbers are multiplied faster as two bytes
-    /// each.
+    /// If `true`, [`dot_bytes`](Self::dot_bytes) is one instruction, and 16-bit numbers are multiplied faster as two
+    /// bytes each.
     const BYTE_DOT: bool = false;
     /// If `true`, [`dot_unsigned`](Self::dot_unsigned) is one instruction, too.
     const UNSIGNED_BYTE_DOT: bool = false;
@@ -249,8 +249,8 @@ mod x86 {
     /// Bit 0 of both numbers of a pair.
     const LANE: i32 = 0x1_0001;
 
-    /// Returns its argument, without an instruction. The compiler may not look through it: it would regroup the sums of
-    /// several steps, which needs twice the registers of a tile and spills half of them.
+    /// Returns its argument, without an instruction. The `asm!` hides the sum from the compiler, which would otherwise
+    /// regroup the sums of several steps, which needs twice the registers of a tile and spills half of them.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn settled256(sum: __m256i) -> __m256i {
@@ -260,8 +260,9 @@ mod x86 {
         sum
     }
 
-    /// Computes `_mm512_dpwssd_epi32`, whose instruction LLVM replaces by a multiplication and an addition where it
-    /// counts fewer cycles of latency: kernels with many independent sums are bound by the number of instructions.
+    /// Computes `_mm512_dpwssd_epi32` in `asm!`, because LLVM would replace the instruction by a multiplication and an
+    /// addition, which have less latency. Kernels with many independent sums are bound by the number of instructions
+    /// instead.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vnni")]
     fn dot512(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {

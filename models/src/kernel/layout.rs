@@ -76,8 +76,8 @@ impl Form {
         }
     }
 
-    /// Location of input index `start`, a multiple of [`BLOCK`] in the quantized forms: an offset in a panel, and the
-    /// number of blocks from there on, which is not 0 inside a super-block.
+    /// Location of input index `start`, a multiple of [`BLOCK`] in the quantized forms: a byte offset in a panel, and
+    /// the number of blocks to skip after it, which is 0 except inside a super-block.
     pub(crate) fn locate(self, start: usize) -> (usize, usize) {
         match self {
             Self::Super(form) => (start / form.len() * form.bytes(), start % form.len() / BLOCK),

@@ -1,7 +1,7 @@
 //! Multiplication with matrices that are narrow on one side, as in adapters: `y += B · (A · x)`.
 //!
-//! [`matmul`](super::matmul()) splits its work by outputs, of which A has too few, and B has too few inputs to pay
-//! for unpacking. Here both are plain `f32`, with the long side contiguous in memory. As in `matmul`, each output
+//! [`matmul`](super::matmul()) splits its work by outputs. A has too few outputs for that, and B has too few inputs to
+//! pay for unpacking. Here both are plain `f32`, with the long side contiguous in memory. As in `matmul`, each output
 //! is one chain of fused multiply-adds for any number of rows, so a row's result does not depend on its batch.
 
 use std::fmt;
@@ -21,7 +21,7 @@ const COLUMNS: usize = 16 * LANES;
 pub(crate) struct NarrowMatrix {
     inn: usize,
     out: usize,
-    /// Values, shape (out / 16, in, 16), with zeros after the last output.
+    /// Values, shape (out / 16 rounded up, in, 16), with zeros after the last output.
     data: Vec<f32>,
 }
 
@@ -204,7 +204,7 @@ impl WideMatrix {
         let count = ROWS.min(rows - first);
         assert!(x.len() >= (rows - 1) * stride + self.inn, "inputs of every row");
         let columns = column..(column + COLUMNS).min(self.out);
-        // Rows beyond the last repeat it; their results are not used.
+        // Entries beyond the last row repeat its place and are not used.
         let places = std::array::from_fn(|r| place(first + r.min(count - 1)));
         let part = WideUnit { x: &x[first * stride..], stride, count, places, columns };
         // SAFETY: guaranteed by the caller; `isa` names instructions that the CPU has.
@@ -265,7 +265,7 @@ impl WideMatrix {
         y: &Base<f32>,
     ) -> usize {
         let padded = self.out.next_multiple_of(LANES);
-        // SAFETY: the requirements of `rows`; a vector that runs over the last column is added value by value.
+        // SAFETY: the requirements of `rows`; a vector that extends past the last column is added value by value.
         unsafe {
             let mut sums = [[L::splat(0.0); C]; R];
             for k in 0..self.inn {

@@ -23,7 +23,7 @@ use super::team::{Base, Team, share};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512};
 
-/// Number of activation rows per unit of work: enough to amortize unpacking, few enough to keep their chunk in
+/// Maximum number of activation rows per unit of work: enough to amortize unpacking, few enough to keep their chunk in
 /// cache.
 const ROWS: usize = 96;
 /// Number of input indices per unpacked chunk: 24 KiB of scratch. A whole number of blocks.
@@ -34,7 +34,7 @@ pub(super) const CHUNK: usize = 192;
 pub(super) struct PanelSource {
     pub(super) form: Form,
     /// First byte of the first input index, aligned to 64 except in F32. With super-blocks, first byte of the
-    /// super-block that has the index.
+    /// super-block that contains the index.
     pub(super) from: *const u8,
     /// Number of blocks before the first input index in its super-block.
     pub(super) skipped: usize,
@@ -124,7 +124,8 @@ struct MatmulTask<'a> {
 
 #[repr(align(64))]
 struct UnitScratch {
-    /// Written before it is read, and too large to clear in every region.
+    /// Unpacked weights. Uninitialized, because they are written before they are read and too large to clear in every
+    /// region.
     weights: MaybeUninit<[f32; CHUNK * PANEL]>,
     sums: [f32; ROWS * PANEL],
 }
@@ -167,7 +168,7 @@ impl MatmulTask<'_> {
 /// Number of input indices unpacked at once, for units of `rows` rows.
 fn chunk_len<K: TileKernel>(form: Form, rows: usize, inn: usize) -> usize {
     match rows {
-        // Needs no scratch, and the sums stay in registers throughout.
+        // A single tile needs no scratch, and its sums stay in registers throughout.
         _ if K::FUSED && rows <= K::TILE && !matches!(form, Form::Super(_)) => inn.max(1),
         // Short enough that the CPU unpacks the next chunk while it waits for this chunk's dependency chain.
         1 | 2 => BLOCK,
@@ -202,9 +203,10 @@ fn chunk_product<K: TileKernel>(
     for tile in 0..tiles {
         let from = rows * tile / tiles;
         let to = rows * (tile + 1) / tiles;
-        // SAFETY: `product` chose a K that the CPU supports; a panel starts at a cache line and so does each chunk,
-        // being whole blocks, or lies in a super-block that does; the scratch is aligned and has room for ROWS rows
-        // and for CHUNK indices, which suffices unless a single tile bypasses it; x covers its rows, as asserted.
+        // SAFETY: `product` chose a K that the CPU supports; a panel starts at a cache line, and each chunk either
+        // starts at one, because it is whole blocks, or lies in a super-block that does; the scratch is aligned and has
+        // room for ROWS rows and for CHUNK indices, which suffices unless a single tile bypasses it; x covers its rows,
+        // as asserted.
         unsafe {
             let sums = scratch.sums.as_mut_ptr().add(from * PANEL);
             K::tile(source, to - from, x.as_ptr().add(from * stride), stride, sums);

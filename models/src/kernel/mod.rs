@@ -1,13 +1,13 @@
 //! Numeric kernels: a thread team, packed weight matrices, matrix multiplication and element-wise functions.
 //!
-//! Serving, parity tests and training share one numerics by default: activations and sums are `f32`; weights keep
+//! Serving, parity tests and training share the same numerics by default: activations and sums are `f32`; weights keep
 //! the compact form of the checkpoint and are unpacked inside the multiplication, piece by piece, into exactly the
 //! `f32` values that their dequantization defines.
 //!
 //! Three exceptions must be requested. [`Arithmetic`](arithmetic::Arithmetic) names two: the layers' weights in brain
-//! floats ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs with the
-//! instruction, and activations in 16-bit integers over quantized weights (`quant`). The third one is for texts that are
-//! embedded by the ten thousand: weights and activations in bytes (`bytes`).
+//! floats ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs with
+//! the instruction, and activations in 16-bit integers over quantized weights (`quant`). The third one is for embedding
+//! tens of thousands of texts: weights and activations in bytes (`bytes`).
 
 pub mod arithmetic;
 pub mod attention;

@@ -97,7 +97,8 @@ impl Packed {
     /// Packs all rows, panel by panel.
     fn fill(&mut self, kind: GgmlKind, rows: &[&[u8]]) {
         let Self { inn, form, .. } = *self;
-        // A few blocks of all rows of a panel at a time: their place stays in the first-level cache.
+        // Packs a few blocks of all rows of a panel at a time, so that their destination stays in the first-level
+        // cache.
         let blocks = (BLOCK / kind.block_size()).max(1);
         let place = form.panel_bytes(blocks * kind.block_size());
         let panels = bytemuck::cast_slice_mut::<CacheLine, u8>(&mut self.lines).chunks_exact_mut(form.panel_bytes(inn));
@@ -196,7 +197,7 @@ impl Packed {
         self.out.div_ceil(PANEL)
     }
 
-    /// Bytes of one panel, aligned to 64 in all forms (to 128 bytes times `inn` in F32).
+    /// Bytes of one panel, aligned to 64 in all forms. In F32, a panel has 128 · `inn` bytes.
     pub(crate) fn panel(&self, panel: usize) -> &[u8] {
         let size = self.form.panel_bytes(self.inn);
         &bytemuck::cast_slice(&self.lines)[panel * size..][..size]

@@ -65,7 +65,8 @@ unsafe fn unpack(source: PanelSource) -> *const f32 {
     source.scratch
 }
 
-/// Fused only where the target's baseline supports it: elsewhere it would be a call into the math library.
+/// Computes `a · b + c`, fused only where the target's baseline supports it: elsewhere, `mul_add` would call the math
+/// library.
 #[inline(always)]
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }

@@ -12,14 +12,14 @@ use crate::decoder::RopeScaling;
 pub struct Rope {
     /// Radians per position, `dim / 2` of them.
     frequencies: Vec<f32>,
-    /// Factor on cosine and sine (YaRN's attention factor).
+    /// Factor on cosine and sine (the attention factor of YaRN and LongRoPE).
     magnitude: f32,
-    /// For each position, `dim / 2` cosines followed by as many sines.
+    /// Table with `dim / 2` cosines followed by as many sines for each position.
     table: Vec<f32>,
 }
 
 impl Rope {
-    /// Computes the frequencies for heads of which the first `dim` values are rotated.
+    /// Computes the frequencies for heads with `dim` rotated values, the first ones.
     pub fn new(dim: usize, base: f32, scaling: &RopeScaling) -> Self {
         let plain = (0..dim / 2).map(|i| 1.0 / base.powf((2 * i) as f32 / dim as f32));
         let mut magnitude = 1.0;
@@ -76,7 +76,7 @@ impl Rope {
         }
     }
 
-    /// For each reserved position, `dim / 2` cosines followed by as many sines.
+    /// Table with `dim / 2` cosines followed by as many sines for each reserved position.
     pub(crate) fn table(&self) -> &[f32] {
         &self.table
     }

@@ -1,8 +1,8 @@
 //! Integer lanes that differ from others only in their products.
 
-/// Defines the methods of [`IntLanes`](super::int_lanes::IntLanes) but for `dot`, of a structure around other lanes, as
-/// theirs. They are inlined `always`, or `never` where tests alone use them: inlined into every kernel, they would take a
-/// quarter of the time in which the tests are compiled.
+/// Implements the required methods of [`IntLanes`](super::int_lanes::IntLanes), except `dot`, for a structure around
+/// other lanes by calling those lanes. The methods are inlined `always`, or `never` for lanes that only tests use:
+/// inlining them into every kernel would take a quarter of the tests' compile time.
 macro_rules! delegate_lanes {
     ($inline:ident, $lanes:ty) => {
         type Floats = <$lanes as $crate::kernel::int_lanes::IntLanes>::Floats;

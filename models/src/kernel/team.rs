@@ -117,7 +117,7 @@ impl Team {
     /// deadlocks.
     ///
     /// # Panics
-    /// With the panic of the body, if any thread's call panicked, after all threads are done.
+    /// If the body panics on any thread: resumes this panic after all threads are done.
     pub fn run(&self, body: &Body<'_>) {
         if self.workers.is_empty() {
             return body(0, 1);
@@ -136,9 +136,9 @@ impl Team {
         self.region(&reset, &|worker, _| body(ItemClaims::new(&self.cursors, count, worker)));
     }
 
-    /// At least `lines` cache lines with arbitrary content for thread `worker` in its body of a
-    /// [`sweep`](Self::sweep). The memory is kept, so that a similar region allocates nothing. Only concurrent
-    /// callers of a team of one thread, which otherwise do not take turns, ever wait for it.
+    /// Working memory of at least `lines` cache lines, with arbitrary content, for thread `worker` in its body of a
+    /// [`sweep`](Self::sweep). The memory is kept, so that a similar region allocates nothing. Only concurrent callers
+    /// of a team of one thread, which otherwise do not take turns, ever wait for it.
     pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::CacheLine>> {
         let mut memory = lock(&self.memories[worker].0);
         if memory.len() < lines {
@@ -219,7 +219,7 @@ pub fn share(count: usize, index: usize, shares: usize) -> Range<usize> {
     at(index)..at(index + 1)
 }
 
-/// A base address that may be sent to workers, which write disjoint parts behind it.
+/// A base address that may be sent to workers, which write disjoint parts after it.
 pub(crate) struct Base<T>(pub(crate) *mut T);
 
 // SAFETY: only an address; code that dereferences it is responsible for disjointness.
@@ -259,8 +259,8 @@ impl Shared {
     fn join(&self) {
         let done = || self.running.0.load(Ordering::SeqCst) == 0;
         if !poll(done) {
-            // The last worker unparks the caller unconditionally, possibly late, when this thread is elsewhere:
-            // that costs one spurious wake-up of a later loop like this one.
+            // The last worker unparks the caller unconditionally, possibly after this call has returned. That costs one
+            // spurious wake-up of a later loop like this one.
             while !done() {
                 thread::park();
             }
@@ -434,7 +434,8 @@ mod tests {
             thread::spawn(move || {
                 for region in 0..400 {
                     team.run(&|worker, _| {
-                        // Often long enough for the caller to park, and ending at ever other moments.
+                        // The sleep is often long enough for the caller to park, and ends at a different moment each
+                        // time.
                         if worker > 0 && (region + caller) % 3 > 0 {
                             thread::sleep(Duration::from_micros((region * 7 % 40) as u64));
                         }

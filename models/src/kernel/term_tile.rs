@@ -9,7 +9,7 @@ use super::isa::Isa;
 use super::layout::PANEL;
 use super::worker_memory::FreeMemory;
 
-/// Multiplication of rows that hold some terms.
+/// Multiplication of a matrix with rows that hold some of its terms.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TermTile<'a> {
     pub(crate) isa: Isa,
@@ -45,8 +45,8 @@ impl TermTile<'_> {
         self.matrix.results().next_multiple_of(PANEL) * rows
     }
 
-    /// Adds the products of `rows` rows, `stride` apart, to `sums`, shape (panels, rows, [`PANEL`]). Each row begins with
-    /// the values for `terms`, which must begin with a whole block.
+    /// Adds the products of `rows` rows, `stride` apart, to `sums`, shape (panels, rows, [`PANEL`]). Each row begins
+    /// with the values for `terms`, which must begin at a block boundary.
     ///
     /// # Panics
     /// If a slice is too short.

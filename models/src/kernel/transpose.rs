@@ -45,7 +45,7 @@ mod x86 {
 
     use super::SIDE;
 
-    /// Transposes a square of sixteen rows, by pairs of words, then of double words, then of quarters.
+    /// Transposes a square of sixteen rows, in pairs of words, then of double words, then of quarters of a vector.
     ///
     /// # Safety
     /// The CPU must support AVX-512 F; both places must have sixteen rows of sixteen words, at the given distances.
@@ -86,7 +86,7 @@ mod x86 {
     /// Transposes a square of sixteen rows as four squares of eight.
     ///
     /// # Safety
-    /// Same as [`avx512`], with AVX2.
+    /// The same as for [`avx512`], with AVX2.
     #[target_feature(enable = "avx2")]
     pub(super) unsafe fn avx2((from, columns): (*const u32, usize), (to, rows): (*mut u32, usize)) {
         for (row, column) in [(0, 0), (0, 8), (8, 0), (8, 8)] {

@@ -11,8 +11,8 @@ use super::quant::unpack;
 /// Number of weights in a block: [`BLOCK`] inputs for the outputs of a panel.
 pub(super) const BLOCK_LEN: usize = BLOCK * PANEL;
 
-/// Unpacks the inputs from `block · BLOCK` on of a panel of outputs to `to`, shape (inputs, [`PANEL`]). Those beyond the
-/// last become zeros.
+/// Unpacks to `to` the [`BLOCK`] inputs of a panel that begin at `block · BLOCK`, shape (inputs, [`PANEL`]). Inputs
+/// beyond the last become zeros.
 ///
 /// # Panics
 /// If the matrix does not have the panel or the block, or `to` does not have [`BLOCK_LEN`] values.
@@ -27,8 +27,8 @@ pub(super) fn unpack_block(isa: Isa, w: &Packed, panel: usize, block: usize, to:
         Form::F32 => values.copy_from_slice(&bytemuck::cast_slice(bytes)[..values.len()]),
         Form::F16 => bytemuck::cast_slice::<u8, f16>(bytes)[..values.len()].convert_to_f32_slice(values),
         Form::Bf16 => bytemuck::cast_slice::<u8, bf16>(bytes)[..values.len()].convert_to_f32_slice(values),
-        // SAFETY: `isa` names instructions that the CPU has; quantized rows are whole blocks, of which the panel has
-        // this one.
+        // SAFETY: `isa` names instructions that the CPU has; quantized rows are whole blocks, and the panel has this
+        // block.
         Form::Block(_) | Form::Super(_) => unsafe {
             unpack(isa, w.form(), (bytes.as_ptr(), skipped), 1, values.as_mut_ptr());
         },

@@ -11,11 +11,11 @@ use super::ConfigError;
 /// Base model that is served if neither a model nor a policy is given: a name in the catalog.
 pub const DEFAULT_MODEL: &str = "smollm2-135m-instruct";
 
-/// Returns the base model to load: `named`, or the one that the policy in the directory `first` brings or names. Without a
-/// policy it is [`DEFAULT_MODEL`].
+/// Returns the base model to load: `named`, or the one that the policy in the directory `first` brings or names.
+/// Without a policy it is [`DEFAULT_MODEL`].
 ///
 /// # Errors
-/// If the policy cannot be read, or no base model can be found for it: another model would answer in its name.
+/// If the policy cannot be read, or no base model can be found for it. No other model takes its place.
 pub fn base_model(named: Option<String>, first: Option<&Path>) -> Result<String, ConfigError> {
     match (named, first) {
         (Some(named), _) => Ok(named),
@@ -43,15 +43,15 @@ fn of_policy(policy: &Policy) -> Result<String, ConfigError> {
     }
 }
 
-/// Returns the value of `--model` for a base model that a policy names: a name in the catalog, a path, seen from the
-/// policy's directory or from here, or a hub ID.
+/// Returns the value of `--model` for a base model that a policy names: a name in the catalog, a path relative to the
+/// policy's directory or to the working directory, or a hub ID.
 fn known(base: &str, policy: &Policy, catalog: &Catalog) -> Option<String> {
     if catalog.get(base).is_some() {
         return Some(base.to_owned());
     }
     let beside = policy.dir.as_ref().map(|dir| dir.join(base));
     let paths = [beside, Some(PathBuf::from(base))];
-    // Beside the policy first, so that a policy and its model can be moved together.
+    // The policy's directory comes first, so that a policy and its model can be moved together.
     let found = paths.into_iter().flatten().find(|path| path.exists());
     found.map(|path| text(&path)).or_else(|| is_hub_id(base).then(|| base.to_owned()))
 }

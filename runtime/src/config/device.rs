@@ -111,7 +111,7 @@ impl DeviceConfig {
 
     /// Returns `true` if an option is requested that only the CPU has.
     pub fn needs_cpu(&self) -> bool {
-        // Asking for f32 is asking for the reference numbers.
+        // An explicit f32 asks for the reference numbers, which only the CPU computes.
         matches!(self.arithmetic, Some(Arithmetic::F32 | Arithmetic::Int16)) || self.kv.is_some()
     }
 

@@ -14,7 +14,8 @@ const DEFAULT: &str = "all-minilm-l6-v2";
 /// Default of `--embedder-key-env`.
 const KEY_ENV: &str = "EMBEDDER_API_KEY";
 
-/// Default of `--embedder-timeout-ms`: below that of a search, so that a search fails by the reason of the endpoint.
+/// Default of `--embedder-timeout-ms`. It is below the timeout of a search, so that a failed search reports the
+/// endpoint's error.
 const TIMEOUT_MS: u64 = 4000;
 
 /// Arithmetic of a local encoder for search queries.
@@ -88,7 +89,7 @@ pub enum EmbedderConfig {
 }
 
 impl EmbedderConfig {
-    /// Name of the embedder, as in requests: the model's at an endpoint, or the last part of a path.
+    /// Name of the embedder in requests: the name of the endpoint's model, or the last part of a path.
     pub fn name(&self) -> String {
         match self {
             EmbedderConfig::Endpoint { model, .. } => model.clone(),
@@ -101,7 +102,7 @@ impl EmbedderConfig {
 }
 
 impl EmbedderArgs {
-    /// Returns the flags for weights of this machine.
+    /// Returns the flags that select the weights `name` on this machine.
     pub fn weights(name: &str) -> Self {
         EmbedderArgs {
             embedder: Some(name.to_owned()),
@@ -116,7 +117,7 @@ impl EmbedderArgs {
     /// Resolves the flags for an index that exists already, whose own embedder is the default.
     ///
     /// # Errors
-    /// The same as of [`resolve`](Self::resolve).
+    /// Same as [`resolve`](Self::resolve).
     pub fn resolve_for(&self, index: &Path) -> Result<EmbedderConfig, ConfigError> {
         // An index that cannot be read is reported when it is opened.
         let named = || Manifest::read(index).ok()?.embedder.source;

@@ -134,7 +134,8 @@ pub struct FleetTimeouts {
     pub token: Duration,
     /// Pause before the first attempt to reach an engine again. Doubles with each attempt, up to 32 times as long.
     pub recheck: Duration,
-    /// Time after a check for which connections that end do not make it be repeated: idle ones end without a restart.
+    /// Time after an identity check during which closed connections do not cause another check. Idle connections also
+    /// close without a restart of the engine.
     pub closed: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Configuration of models, retrieval and the log, in two steps: flags (`…Args`) and their meaning (`…Config`). One file
-//! per group of flags.
+//! Configuration of models, retrieval and the log, in two steps: flags (`…Args`) and their meaning (`…Config`). One
+//! file per group of flags.
 
 mod base_model;
 mod device;
@@ -37,7 +37,7 @@ pub enum ConfigError {
         /// Value of `--max-batch`.
         max_batch: usize,
     },
-    /// An endpoint's flag stands beside an embedder of this machine.
+    /// A flag for endpoints is given with an embedder on this machine.
     #[error(
         "--embedder-model is the name at an endpoint: --embedder {embedder:?} is none, expected a URL such as http://host:8080/v1"
     )]
@@ -45,13 +45,13 @@ pub enum ConfigError {
         /// Value of `--embedder`.
         embedder: String,
     },
-    /// An endpoint of embeddings has no model.
+    /// The model of an embedding endpoint is not named.
     #[error("--embedder {url}: name the model there by --embedder-model: an index keeps this name")]
     EmbedderWithoutModel {
         /// Value of `--embedder`.
         url: String,
     },
-    /// Arithmetic of queries is given for an embedder that does not compute here.
+    /// A query arithmetic is given for an embedder that is not a local encoder.
     #[error(
         "--query-arithmetic is for a local encoder, and the embedder {embedder:?} is not one: leave it out, or name an encoder by --embedder"
     )]
@@ -59,7 +59,7 @@ pub enum ConfigError {
         /// Value of `--embedder`.
         embedder: String,
     },
-    /// An endpoint's flag stands beside a reranker of this machine.
+    /// A flag for endpoints is given with a reranker on this machine.
     #[error(
         "--reranker-model is the name at an endpoint: --reranker {reranker:?} is none, expected a URL such as http://host:8080/v1/rerank"
     )]
@@ -73,7 +73,7 @@ pub enum ConfigError {
     /// Two indexes have no name.
     #[error("--index {}: only one index can be without a name: give `NAME=DIR`", .0.display())]
     IndexWithoutName(std::path::PathBuf),
-    /// The mock computes nothing, so that an arithmetic or a precision has no meaning.
+    /// An arithmetic or a precision is given for the mock, which computes nothing.
     #[error("--mock does not take --arithmetic or --kv: it computes nothing")]
     MockWithArithmetic,
     /// The policy that decides on the base model cannot be read.
@@ -85,7 +85,7 @@ pub enum ConfigError {
         /// Name of the policy.
         policy: String,
     },
-    /// The base model of a policy is not at hand.
+    /// The base model of a policy cannot be found.
     #[error(
         "the policy {policy} belongs to the base model {base:?}, which is neither in the catalog, nor a path, nor a hub ID: set \
          --model to it"
@@ -98,7 +98,7 @@ pub enum ConfigError {
     },
 }
 
-/// Number of threads that this machine runs at once.
+/// Number of threads that this process can run at once.
 pub fn cores() -> usize {
     // Honors CPU affinity and cgroup quotas, unlike the number of processors.
     std::thread::available_parallelism().map_or(1, usize::from)

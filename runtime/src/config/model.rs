@@ -11,8 +11,8 @@ use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, base_mode
 /// Flags for the model and its engine.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ModelArgs {
-    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`). When not
-    /// given, the one that the first policy brings or names, or smollm2-135m-instruct if there is no policy.
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub ID (`org/name`). When not
+    /// given, the one that the first policy includes or names, or smollm2-135m-instruct if there is no policy.
     #[arg(long, env = "WAYMARK_MODEL")]
     pub model: Option<String>,
 
@@ -28,7 +28,7 @@ pub struct ModelArgs {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "1GiB")]
     pub kv_bytes: Size,
 
-    /// Allocate the KV cache at the start instead of on first use, so that the server's memory shows at once. For the
+    /// Allocate the KV cache at the start instead of on first use, so that memory use is known at startup. For the
     /// CPU; on a GPU it is always allocated at the start.
     #[arg(long, env = "WAYMARK_KV_RESERVE")]
     pub kv_reserve: bool,
@@ -61,7 +61,7 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_CONTEXT", value_name = "TOKENS")]
     pub context: Option<usize>,
 
-    /// Serve a scripted mock instead of a model: the whole API without weights or sense.
+    /// Serve a scripted mock instead of a model: the whole API without weights; its answers are meaningless.
     #[arg(long, env = "WAYMARK_MOCK")]
     pub mock: bool,
 
@@ -104,7 +104,7 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Limits of a GPU step for a model whose context length is `context` tokens.
+    /// Returns the limits of a GPU step for a model whose context length is `context` tokens.
     pub fn steps(&self, context: usize) -> StepLimits {
         StepLimits {
             // Each position that a step verifies has logits, and a row of its own in the limits.
@@ -131,7 +131,7 @@ impl ModelArgs {
             ("step-tokens", self.step_tokens),
             ("max-waiting", self.max_waiting),
             ("kv-bytes", self.kv_bytes.0),
-            // Absent is not zero.
+            // An absent `--context` must not count as zero.
             ("context", self.context.unwrap_or(1)),
         ])?;
         // Each running sequence decodes one token per step: a smaller step would never schedule the last ones.

@@ -52,7 +52,7 @@ pub enum RerankerConfig {
 }
 
 impl RerankerConfig {
-    /// Name of the reranker, as in requests: the model's at an endpoint, or the last part of a path.
+    /// Name of the reranker in requests: the name of the endpoint's model, the last part of a path, or else `reranker`.
     pub fn name(&self) -> String {
         match self {
             RerankerConfig::Endpoint { model: Some(model), .. } => model.clone(),

@@ -11,7 +11,7 @@ use super::{
     or_cores, seconds,
 };
 
-/// Pause between two scrubs of an index.
+/// Default pause between two scrubs of an index.
 pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
 
 /// Flags for retrieval.
@@ -59,7 +59,7 @@ pub struct RetrievalArgs {
 /// Directory or URL of an index, and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexPlace {
-    /// Name given by the user. `None` uses that of the directory.
+    /// Name given by the user. `None` uses the name of the directory.
     pub name: Option<String>,
     /// Directory of the index, or URL of its snapshots.
     pub dir: PathBuf,
@@ -85,7 +85,7 @@ impl FromStr for IndexPlace {
 pub struct RetrievalConfig {
     /// Directory of the default index, or URL of its snapshots. `None` serves without one.
     pub index: Option<PathBuf>,
-    /// Name of the default index. `None` uses that of its directory.
+    /// Name of the default index. `None` uses the name of its directory.
     pub index_name: Option<String>,
     /// Names and directories of the other indexes, or URLs of their snapshots.
     pub others: Vec<(String, PathBuf)>,
@@ -147,7 +147,7 @@ fn named_indexes(mut places: Vec<IndexPlace>) -> Result<(Option<IndexPlace>, Vec
     let default = places.remove(places.iter().position(|place| place.name.is_none()).unwrap_or(0));
     let dir_name = || default.dir.file_name().map(|name| name.to_string_lossy().into_owned());
     let own = default.name.clone().or_else(dir_name);
-    // The default index answers to this name whatever its own is.
+    // The name `default` always means the default index, so no other index may have it.
     let mut names: HashSet<String> = own.into_iter().chain(["default".to_owned()]).collect();
     let mut others = Vec::with_capacity(places.len());
     for IndexPlace { name, dir } in places {

@@ -1,4 +1,4 @@
-//! Results over several question sets, which all count alike.
+//! Results over several question sets, each with the same weight.
 
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,7 @@ pub struct EvaluationArm {
     pub name: String,
     /// Contender that answers.
     pub contender: Contender,
-    /// Options of every search, over those of the contender. A `mode` applies whatever a policy writes.
+    /// Search options that override those of the contender. A `mode` applies whatever a policy writes.
     pub search: SearchOptions,
 }
 
@@ -51,7 +51,7 @@ impl EvaluationArm {
 }
 
 impl Contender {
-    /// Returns `true` if it searches.
+    /// Returns `true` if the contender searches.
     pub fn searches(&self) -> bool {
         match self {
             Contender::Policy(policy) => policy.searches(),
@@ -59,7 +59,7 @@ impl Contender {
         }
     }
 
-    /// Returns `true` if the mode of its searches can be forced.
+    /// Returns `true` if the mode of the contender's searches can be forced.
     pub fn takes_mode(&self) -> bool {
         match self {
             Contender::Policy(policy) => policy.searches(),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Number of resamples.
 const RESAMPLES: usize = 2000;
 
-/// Seed of the resampling. It is no setting: a seed that can be chosen can be chosen well.
+/// Seed of the resampling. It is fixed, because a seed that can be chosen can be chosen for a favorable result.
 const SEED: u64 = 0x5eed;
 
 /// Bounds of a 95 % interval.
@@ -19,7 +19,7 @@ pub struct Interval {
 
 impl Interval {
     /// Returns the interval of the mean of the strata's means: each stratum is resampled on its own, so that every
-    /// resample has as many values of each as the sample. Empty strata are left out.
+    /// resample has as many values of each stratum as the sample. Empty strata are left out.
     pub(super) fn of_strata(strata: &[&[f64]]) -> Interval {
         let strata: Vec<&[f64]> = strata.iter().copied().filter(|values| !values.is_empty()).collect();
         if strata.is_empty() {
@@ -37,7 +37,7 @@ impl Interval {
         Interval { low: means[RESAMPLES / 40], high: means[RESAMPLES - 1 - RESAMPLES / 40] }
     }
 
-    /// Returns the interval of the mean of the strata's means, where each stratum holds the values of several runs: by
+    /// Returns the interval of the mean of the strata's means, where each stratum holds the values of several runs, by
     /// run and question. A resample draws runs, which are common to all strata, then questions.
     pub fn of_seeds(strata: &[Vec<Vec<f64>>]) -> Interval {
         let runs = strata.iter().map(Vec::len).min().unwrap_or(0);

@@ -51,9 +51,9 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "N")]
     limit: Option<NonZeroUsize>,
 
-    /// Mode forced on every search, whatever a policy writes: `passage`, `graph`, `hybrid`, `triples` or `kag`; `free`
-    /// leaves it to the policy. Several, separated by commas, evaluate each policy in each of them. Single-shot baselines
-    /// keep their mode.
+    /// Mode forced on every search, whatever a policy writes: `passage`, `graph`, `hybrid`, `triples`, `kag` or
+    /// `hypergraph`; `free` leaves it to the policy. Several, separated by commas, evaluate each policy in each of them.
+    /// Single-shot baselines keep their mode.
     #[arg(long = "mode", value_delimiter = ',', value_name = "MODE", default_value = "free")]
     modes: Vec<ForcedMode>,
 
@@ -222,12 +222,12 @@ impl PolicyArgs {
             .failed()
             .map(|failed| format!("all episodes of {} failed: {}", failed.policy, failed.error))
             .collect();
-        // Only now, so that the results of the other policies are not lost.
+        // Checked only now, so that the results of the other policies are not lost.
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
         Ok(())
     }
 
-    /// Pairs and reads the questions.
+    /// Reads the question files and pairs each with its index.
     fn question_files(&self) -> anyhow::Result<Vec<QuestionFile>> {
         let pairs = self.indexes.len() == self.questions.len();
         ensure!(
@@ -327,7 +327,7 @@ impl PolicyArgs {
         let policy = Policy::builtin(spec).with_context(|| {
             format!("unknown policy {spec:?}: expected a directory, one of {known}, or a baseline: {baselines}")
         })?;
-        // As in serving: a base model that was never trained in the loop keeps to the protocol only with guided decoding.
+        // As in serving: a base model that was not trained in the protocol follows it only with guided decoding.
         Ok(Contender::Policy(Box::new(Policy { guided: !self.mock && policy.searches(), ..policy })))
     }
 

@@ -63,7 +63,7 @@ impl EvalRun {
         if self.judge.is_none() {
             evaluated.leave_out_judge("no --judge-url");
         }
-        // All are opened first: a missing one should not show after hours.
+        // All indexes are opened first, so that a missing one is reported before hours of work.
         let open = |file: &QuestionFile| tokio::task::block_in_place(|| self.live(&file.index, &embedder));
         let indexes = files.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
         if let Some(rows) = &mut rows {
@@ -114,7 +114,8 @@ impl EvalRun {
         Ok(Arc::new(LiveIndex::open(index, Arc::clone(embedder) as Arc<dyn waymark_index::Embed>, options)?))
     }
 
-    /// Adds the scores that the embedder and the judge give. A model that fails costs its metric, not the evaluation.
+    /// Adds the scores that the embedder and the judge give. If a model fails, its metric is left out and the
+    /// evaluation goes on.
     fn add_model_scores(&mut self, outcome: &mut EvaluationOutcome, embedder: &Embedding, evaluated: &mut Evaluated) {
         if let Err(error) = similarity::fill(&mut outcome.rows, embedder) {
             evaluated.leave_out("SBERT", &error.to_string());

@@ -34,7 +34,7 @@ const ASPECTS: [(&str, &str); 7] = [
     ("factuality", "its statements are factual and can be verified"),
 ];
 
-/// Grade where a reply has none, as in Graph-R1's program.
+/// Grade of a reply without a valid grade, as in Graph-R1's program.
 const DEFAULT_GRADE: f64 = 5.0;
 
 /// Scores that a judge gave an episode. `None` where it gave none.
@@ -58,11 +58,11 @@ impl Judge {
         Judge { model }
     }
 
-    /// Fills in the verdicts of all rows. Blocks until all requests are answered; rows whose requests fail keep
-    /// `None`.
+    /// Fills in the verdicts of all rows. Blocks until all requests are answered; a metric is `None` if one of its
+    /// requests fails.
     ///
     /// # Errors
-    /// The first refusal after which every request would fail.
+    /// The first [`CompleteError::Refused`], after which every further request would fail too.
     pub fn fill(&self, rows: &mut [EpisodeRow]) -> Result<(), CompleteError> {
         let next = AtomicUsize::new(0);
         let asked: &[EpisodeRow] = rows;
@@ -88,7 +88,7 @@ impl Judge {
     }
 
     fn verdict(&self, row: &EpisodeRow) -> Result<Verdict, CompleteError> {
-        // An empty prediction is wrong without asking (GraphRAG-R1).
+        // An empty prediction counts as wrong without a request (GraphRAG-R1).
         let correct = match row.answer.as_deref().filter(|_| row.has_answer()) {
             None => Some(0.0),
             Some(answer) => self.ask(&alignment(row, answer))?.map(|reply| f64::from(u8::from(says_true(&reply)))),
@@ -103,7 +103,7 @@ impl Judge {
         Ok(Verdict { correct, quality })
     }
 
-    /// Returns the reply to `text`. `None` if the model answers none of the attempts.
+    /// Returns the reply to `text`. `None` if the model rejects it, or answers none of the attempts.
     fn ask(&self, text: &str) -> Result<Option<String>, CompleteError> {
         let message = ModelMessage { role: ModelRole::User, content: text.to_owned() };
         for attempt in 0..ATTEMPTS {
@@ -124,7 +124,8 @@ impl Judge {
     }
 }
 
-/// Request for ACC_L (GraphRAG-R1, `eval_online.py`). Its answers to yes-or-no questions may be `True` and `False`.
+/// Request for ACC_L (GraphRAG-R1, `eval_online.py`). Accepted answers to yes-or-no questions may be `True` and
+/// `False`.
 fn alignment(row: &EpisodeRow, answer: &str) -> String {
     let golds: Vec<&str> = row
         .golds
@@ -161,7 +162,7 @@ fn says_true(reply: &str) -> bool {
     reply.to_lowercase().contains("true")
 }
 
-/// Returns the grade between the tags, from 0 to 10.
+/// Returns the grade between the tags, from 0 to 10, or else [`DEFAULT_GRADE`].
 fn grade(reply: &str) -> f64 {
     let inner = reply.split_once("<score>").and_then(|(_, rest)| rest.split_once("</score>"));
     let grade = inner.and_then(|(grade, _)| grade.trim().parse::<u8>().ok()).filter(|grade| *grade <= 10);
@@ -175,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// Agrees with "Seine" and grades 8, after one failure per request in ten.
+    /// Model that agrees with "Seine" and grades 8. One call in ten fails.
     #[derive(Debug, Default)]
     struct Fixed(AtomicUsize);
 

@@ -1,8 +1,9 @@
 //! Evaluation of policies on question sets with known answers.
 //!
-//! `waymark eval`, the trainer's `train eval` and its validation all come through here, so that their figures are of one
-//! kind. Episodes run side by side in the engine that serves; each has a seed of its own, made of the plan's and its place
-//! in the list, so that what is sampled does not depend on how many run at a time.
+//! `waymark eval`, the trainer's `train eval` and its validation all use this module, so that their figures are
+//! comparable. Episodes run concurrently in the engine that serves. The seed of each episode is derived from the plan's
+//! seed and the place of its question in the list, so that the sampled tokens do not depend on the number of concurrent
+//! episodes.
 
 mod across;
 mod arm;
@@ -196,7 +197,8 @@ where
     futures::future::join(run(events), drain).await.0
 }
 
-/// Derives the seed of the episode at `place`. Neighboring seeds lie far apart, because turns add to them.
+/// Derives the seed of the episode at `place`. Seeds of neighboring places lie far apart, because the turns of an
+/// episode add to its seed.
 fn seed(start: u64, place: usize) -> u64 {
     finalize(start.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }

@@ -78,7 +78,7 @@ impl Question {
 
     fn parse(line: &str) -> Result<Question, String> {
         let question: Question = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        // Every score would be zero, which reads like a bad policy.
+        // Without answers, every score would be zero and the policy would look bad.
         if question.answers.is_empty() {
             return Err("the question has no answers".to_owned());
         }
@@ -91,8 +91,8 @@ impl Question {
         Ok(question)
     }
 
-    /// Fills in the texts of the supporting passages from `index`. If their list is incomplete or one is missing from
-    /// the index, no text is filled in, because a support score would be misleading.
+    /// Fills in the texts of the supporting passages from `index`. If the list of passages is incomplete, or a passage
+    /// is missing from the index, no text is filled in, because a support score would be misleading.
     pub fn support_from(&mut self, index: &Index) {
         self.support(|id| index.passage(id).ok().flatten().map(|found| compared(&found.title, &found.text)));
     }
@@ -104,7 +104,7 @@ impl Question {
     }
 }
 
-/// Formats a passage as text for comparison with its support.
+/// Joins a passage's title and text, the form in which retrieved and supporting passages are compared.
 pub(super) fn compared(title: &str, text: &str) -> String {
     format!("{title} {text}")
 }

@@ -33,7 +33,7 @@ struct QuestionRecord {
 }
 
 impl Questions {
-    /// Reads JSON lines with `question`, `supporting` and, where that is not all of it, `supporting_complete: false`.
+    /// Reads JSON lines with `question`, `supporting` and, if that list is incomplete, `supporting_complete: false`.
     pub fn read(path: &Path) -> anyhow::Result<Questions> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let questions = Questions::parse(&text).with_context(|| path.display().to_string())?;

@@ -41,7 +41,7 @@ impl SetOutcome {
         }
     }
 
-    /// Iterates over the arms of which at least one episode did not fail.
+    /// Iterates over the arms with at least one episode that did not fail.
     pub fn ran(&self) -> impl Iterator<Item = (&str, &EvaluationOutcome)> {
         let outcomes = self.outcomes.iter().filter(|(_, outcome)| outcome.failure().is_none());
         outcomes.map(|(name, outcome)| (name.as_str(), outcome))
@@ -69,7 +69,7 @@ pub struct EvaluationReport {
     pub left_out: Vec<LeftOutMetric>,
     /// Results by question set.
     pub sets: Vec<SetReport>,
-    /// Results over all question sets. `None` for a single one.
+    /// Results over all question sets. `None` for a single one, or if no arm ran in all of them.
     pub across: Option<AcrossReport>,
 }
 
@@ -131,7 +131,7 @@ impl SetReport {
     pub fn of(set: &SetOutcome) -> SetReport {
         let ran: Vec<(&str, &EvaluationOutcome)> = set.ran().collect();
         let beside = |&(name, other): &(&str, &EvaluationOutcome)| {
-            // Only entries after the first are compared, so that there is a first one.
+            // There is a first entry, because only later entries are compared.
             let (first, outcome) = ran[0];
             PairedComparison::of((name, &other.rows), (first, &outcome.rows))
         };

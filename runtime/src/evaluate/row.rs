@@ -48,13 +48,13 @@ pub struct EpisodeRow {
     pub verdict: Option<Verdict>,
     /// SF-F1 of the retrieved text. `None` if the question's support is unknown.
     pub support_f1: Option<f64>,
-    /// Share of the answer's words that were not retrieved. `None` for an answer without words.
+    /// Share of the answer's words that the retrieved text does not contain. `None` for an answer without words.
     pub unsupported: Option<f64>,
     /// If `true`, the episode ended without an answer or with the statement that there is none.
     #[serde(default)]
     pub refused: bool,
-    /// If `true`, the support was retrieved: every supporting passage or, where they are unknown, a passage with an
-    /// accepted answer. `None` where neither can be told, as for yes and no.
+    /// If `true`, the support was retrieved: every supporting passage or, if these are unknown, a passage with an
+    /// accepted answer. `None` if that cannot be decided, as for the answers yes and no.
     #[serde(default)]
     pub supported: Option<bool>,
     /// If `true`, every turn was a valid action, and the last one an answer or a refusal that the policy closed by
@@ -69,7 +69,7 @@ pub struct EpisodeRow {
     /// Number of searches that repeat the mode and the words of an earlier one.
     #[serde(default)]
     pub duplicates: usize,
-    /// Seconds of searching.
+    /// Total duration of the searches, in seconds.
     pub retrieval_seconds: f64,
     /// Cost of the searches, in units of the cost model.
     pub cost: f64,
@@ -77,7 +77,7 @@ pub struct EpisodeRow {
     pub tokens: TokenCounts,
     /// Duration of the episode, in seconds.
     pub seconds: f64,
-    /// Seconds to its first token.
+    /// Time until the first token of the episode, in seconds. `None` without a token.
     pub first_token: Option<f64>,
     /// Searches and the passages they found.
     pub evidence: Vec<SearchEntry>,
@@ -88,14 +88,14 @@ pub struct EpisodeRow {
     pub error: Option<String>,
 }
 
-/// Searches by mode, those reused from earlier in the episode included.
+/// Number of searches by mode, including those reused from earlier in the episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SearchCounts {
     /// Passage search.
     pub passage: usize,
     /// Graph search.
     pub graph: usize,
-    /// Both fused.
+    /// Passage and graph search, fused.
     pub hybrid: usize,
     /// Graph search with triples.
     #[serde(default)]
@@ -106,7 +106,7 @@ pub struct SearchCounts {
     /// Facts of the hypergraph.
     #[serde(default)]
     pub hypergraph: usize,
-    /// Failed searches of any mode.
+    /// Failed searches of any mode. They also count under their mode.
     pub failed: usize,
 }
 
@@ -160,7 +160,7 @@ impl EpisodeRow {
         .ended(trajectory.finish)
     }
 
-    /// Scores an answer and its evidence. All that depends on the course of the episode stays zero.
+    /// Scores an answer and its evidence. Fields that depend on the course of the episode keep their default.
     pub(super) fn scored(question: &Question, answer: Option<&str>, evidence: &[SearchRecord], cost: &Cost) -> Self {
         let texts = retrieved(evidence);
         let golds = &question.answers;
@@ -190,13 +190,13 @@ impl EpisodeRow {
         self.answer.as_ref().is_some_and(|answer| !answer.trim().is_empty())
     }
 
-    /// Marks a refusal that is an action of its own.
+    /// Marks the row as refused if the policy ended the episode with a refusal action.
     fn ended(mut self, finish: EpisodeEnd) -> Self {
         self.refused |= finish == EpisodeEnd::Refused;
         self
     }
 
-    /// Row of a failed episode, with all scores zero.
+    /// Returns the row of a failed episode, with all scores zero.
     pub(super) fn failed(question: &Question, error: &AgentError) -> EpisodeRow {
         EpisodeRow { error: Some(error.to_string()), ..EpisodeRow::asked(question) }
     }
@@ -217,8 +217,8 @@ pub fn priced(found: &SearchRecord) -> PricedSearch {
     PricedSearch { mode: found.mode, passages: found.hits.len(), seconds: found.seconds, cached: found.cached }
 }
 
-/// Texts that searches have shown and that were not withdrawn, each once: passages, title first. A search of the
-/// hypergraph shows facts instead.
+/// Returns the distinct texts that searches have shown and not withdrawn: passages, title first, or for a search of the
+/// hypergraph its facts.
 pub fn retrieved(evidence: &[SearchRecord]) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
@@ -252,7 +252,7 @@ fn is_supported(question: &Question, evidence: &[SearchRecord], texts: &[String]
         return Some(question.supporting.iter().all(|id| found.contains(id.as_str())));
     }
     let golds: Vec<String> = question.answers.iter().map(|gold| normalize(gold)).collect();
-    // Half of all passages contain "no".
+    // The words of these answers stand in too many passages: half of all passages contain "no".
     if golds.iter().all(|gold| matches!(gold.as_str(), "" | "yes" | "no")) {
         return None;
     }
@@ -262,11 +262,11 @@ fn is_supported(question: &Question, evidence: &[SearchRecord], texts: &[String]
     Some(golds.iter().any(holds))
 }
 
-/// Returns `true` if the protocol's format was kept to the end. Text forced on an unguided policy counts as a
+/// Returns `true` if the policy kept the protocol's format to the end. Text forced on an unguided policy counts as a
 /// violation.
 fn is_valid<S: SessionSource>(runtime: &Runtime<S>, policy: &Policy, guided: bool, trajectory: &Trajectory) -> bool {
     let stopped = matches!(trajectory.finish, EpisodeEnd::Stop | EpisodeEnd::Refused);
-    // An answer whose tag has no closing form ends with its turn.
+    // If the protocol's answers have no closing tag, only the end of the turn can close an answer.
     let mut pairs = policy.protocol.tags().pairs.iter();
     let closed = stopped || pairs.all(|tag| tag.kind != SegmentKind::Answer || !tag.close.is_empty());
     let wrote = |token: &Token| !token.forced || guided;

@@ -27,7 +27,7 @@ impl SearchMethod {
     /// Returns `true` if the order of results depends on `k`, so that the first five of ten are not the results for
     /// five.
     pub fn depends_on_k(&self) -> bool {
-        // Both split k between two rankings before they merge them.
+        // Both modes merge two candidate lists, each of which is longer for a larger `k`.
         matches!(self.mode(), Mode::Hybrid | Mode::Kag)
     }
 

@@ -11,10 +11,11 @@ use super::row::EpisodeRow;
 const BATCH: usize = 64;
 
 /// Fills in the similarity of every answer to the most similar accepted answer, both in GraphRAG-R1's normal form
-/// (`calc_rule.py`). Its embedder is a Chinese model; ours is that of the index, so the values differ in level.
+/// (`calc_rule.py`). GraphRAG-R1 embeds with a Chinese model, and this function with that of the index, so the values
+/// differ in level.
 ///
 /// # Errors
-/// The embedder's.
+/// If the embedder fails.
 pub(super) fn fill(rows: &mut [EpisodeRow], embed: &dyn Embed) -> Result<(), EmbedError> {
     let mut vectors: HashMap<String, Vec<f32>> = HashMap::new();
     for row in rows.iter().filter(|row| row.has_answer()) {

@@ -7,8 +7,8 @@ use super::EvaluationOutcome;
 use super::breakdown::KindSummary;
 use super::row::EpisodeRow;
 
-/// Aggregate scores of a policy. Shares are from 0 to 1. Failed episodes count as wrong and are left out of the means
-/// of turns, searches, tokens and times.
+/// Aggregate scores of a policy. Shares are from 0 to 1. Failed episodes count as wrong in EM, F1, ACC_R, `answered`
+/// and `valid`, and are left out of all other means.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Display name of the policy.
@@ -24,10 +24,10 @@ pub struct Summary {
     /// F1 as R1-Searcher and GraphRAG-R1 compute it, over all questions.
     #[serde(default)]
     pub searcher_f1: Estimate,
-    /// The same over questions with an answer only, which is the mean that GraphRAG-R1 reports.
+    /// `searcher_f1` over questions with an answer only, which is the mean that GraphRAG-R1 reports.
     #[serde(default)]
     pub searcher_f1_answered: Estimate,
-    /// ACC_R: share of answers with every word of an accepted one.
+    /// ACC_R: share of answers that contain every word of an accepted answer.
     #[serde(default)]
     pub covers: Estimate,
     /// SBERT similarity, over questions with an answer; the embedder is that of the index.

@@ -7,7 +7,7 @@ use super::bootstrap::Interval;
 use super::comparison::PairedComparison;
 use super::summary::{Estimate, PerEpisode, Summary};
 
-/// Writes one line per policy, then the comparison of each with the first. Shares are in percent.
+/// Writes one line per policy, then the comparison of each policy with the first. Shares are in percent.
 ///
 /// # Errors
 /// If `out` cannot be written.
@@ -65,7 +65,7 @@ fn print_comparisons(duels: &[PairedComparison], out: &mut impl Write) -> io::Re
     Ok(())
 }
 
-/// Writes the measures of the papers beyond the first table: one line per policy, shares in percent.
+/// Writes the papers' further measures, which the first table lacks: one line per policy, shares in percent.
 pub(super) fn print_measures(summaries: &[Summary], out: &mut impl Write) -> io::Result<()> {
     let width = width(summaries.iter().map(|summary| summary.policy.as_str()));
     writeln!(
@@ -111,7 +111,7 @@ pub(super) fn print_measures(summaries: &[Summary], out: &mut impl Write) -> io:
     Ok(())
 }
 
-/// Writes the means over all question sets, then the comparison of each arm with the first.
+/// Writes the means over all question sets, then the comparison of each policy with the first.
 pub(super) fn print_across(across: &AcrossReport, out: &mut impl Write) -> io::Result<()> {
     let width = width(across.policies.iter().map(|summary| summary.policy.as_str()));
     writeln!(
@@ -143,7 +143,8 @@ fn width<'a>(names: impl Iterator<Item = &'a str>) -> usize {
     names.map(|name| name.chars().count()).chain([6]).max().unwrap_or(6)
 }
 
-/// Formats searches by mode, with those for triples if there are any.
+/// Formats the numbers of searches by mode. Searches for triples, KAG and hypergraph searches share a fourth number,
+/// which is left out if it is 0.
 fn searches(mean: &PerEpisode) -> String {
     let first = format!("{:.2}/{:.2}/{:.2}", mean.passage, mean.graph, mean.hybrid);
     let triples = mean.triples + mean.kag + mean.hypergraph;

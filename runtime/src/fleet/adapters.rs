@@ -1,7 +1,7 @@
 //! Adapters of policies on engines elsewhere: each under a name and a path that are never used for other weights.
 //!
-//! vLLM's cache of a prefix depends on the adapter's name and path alone: weights replaced in place would be served over
-//! keys and values of the old ones.
+//! vLLM's cache of a prefix depends on the adapter's name and path alone: weights replaced in place would be served
+//! with cached keys and values of the old ones.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +27,7 @@ const FILES: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 pub(super) struct RemoteAdapter {
     /// Name at the engines. It ends in the hash of the weights.
     pub(super) name: String,
-    /// Directory, under the same path here and there.
+    /// Directory, under the same path on this machine and at the engines.
     path: PathBuf,
     /// Fingerprint of the policy, if it has one.
     fingerprint: Option<PolicyFingerprint>,
@@ -50,7 +50,8 @@ impl AdapterDirectory {
         all.last += 1;
         let generation = all.last;
         all.adapters.insert(generation, adapter);
-        // Slots belong to engines in this process; here the generation says everything.
+        // Slots belong to the engine of this process. For engines elsewhere, the generation alone identifies an
+        // adapter.
         LoadedAdapter { slot: AdapterSlot(u32::try_from(generation).unwrap_or(u32::MAX)), generation }
     }
 
@@ -62,7 +63,7 @@ impl AdapterDirectory {
         (!shared).then_some(adapter)
     }
 
-    /// Returns an adapter that is still leased.
+    /// Returns a published adapter. `None` if it is no longer leased.
     pub(super) fn get(&self, adapter: LoadedAdapter) -> Option<RemoteAdapter> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).adapters.get(&adapter.generation).cloned()
     }
@@ -98,7 +99,7 @@ impl FleetShared {
         let adapter = published.map_err(|(path, error)| refuse(format!("{}: {error}", path.display())))?;
         let loaded = self.adapters.insert(adapter.clone());
         self.counters.adapters.set(self.adapters.len());
-        // From here on, dropping the lease unloads it, also where loading fails at one of the engines.
+        // From here on, dropping the lease unloads the adapter, even if loading fails at one of the engines.
         let shared = Arc::clone(self);
         let lease = Lease::new(loaded, move |adapter| unload(&shared, adapter));
         for engine in self.engines.iter().filter(|engine| engine.is_usable()) {
@@ -130,11 +131,11 @@ impl RemoteEngine {
         }
         let body = json!({"lora_name": adapter.name, "lora_path": adapter.path});
         match self.endpoint.tell("/v1/load_lora_adapter", &body).await {
-            // Another replica of this server may have loaded it; the name says that the weights are the same.
+            // Another replica of this server may have loaded the adapter; its name says that the weights are the same.
             Err(fault) if fault.kind == FaultKind::Refused && fault.message.contains("already been loaded") => {}
             result => result?,
         }
-        // A name proves nothing where others can load adapters too.
+        // A name proves nothing if other programs can load adapters too.
         if let Some(fingerprint) = &adapter.fingerprint
             && let Err(fault) = self.check_fingerprint(&adapter.name, fingerprint, FaultKind::OtherAdapter).await
         {
@@ -145,15 +146,15 @@ impl RemoteEngine {
         Ok(())
     }
 
-    /// Forgets that an adapter is loaded: the engine says that it is not, as after a restart, or its weights could not be
-    /// compared.
+    /// Forgets that an adapter is loaded, because the engine does not have it, as after a restart, or because its
+    /// weights could not be compared.
     pub(super) async fn forget_adapter(&self, name: &str) {
         self.adapters.lock().await.remove(name);
     }
 
     async fn unload_adapter(&self, adapter: &RemoteAdapter) {
         let mut loaded = self.adapters.lock().await;
-        // One that was forgotten here may still be loaded there.
+        // An adapter that was forgotten here may still be loaded at the engine.
         if loaded.remove(&adapter.name) || self.is_usable() {
             self.tell_unload(&adapter.name).await;
         }
@@ -204,7 +205,7 @@ fn copy(dir: &Path, root: &Path, path: &Path) -> io::Result<()> {
     let copied = FILES.iter().try_for_each(|name| std::fs::copy(dir.join(name), draft.join(name)).map(drop));
     let published = copied.and_then(|()| std::fs::rename(&draft, path));
     if published.is_err() {
-        // What is left of a failed copy is of no use to anyone.
+        // Nothing reads the remains of a failed copy, so an error in removing them is ignored.
         let _ = std::fs::remove_dir_all(&draft);
         // Another replica may have published the same weights meanwhile.
         if path.is_dir() {

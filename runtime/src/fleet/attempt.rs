@@ -17,10 +17,11 @@ use super::fault::{Fault, FaultKind};
 use super::reply::{ReplyUsage, TokenReply};
 use crate::config::FleetTimeouts;
 
-/// Time limit from the last token to the end of a stream. A stream that does not end loses its connection, no token.
+/// Time limit from the last token to the end of a stream. A stream that does not end in time loses its connection, but
+/// no token.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Time limit from the last token of a turn to the end that the engine announces with it.
+/// Time limit from the last token of a turn to the end of the engine's stream.
 const ENDING: Duration = Duration::from_millis(100);
 
 /// Request of an attempt.
@@ -31,7 +32,8 @@ pub(super) struct AttemptRequest<'a> {
     pub(super) session: &'a str,
     /// Number of alternatives per token.
     pub(super) top: usize,
-    /// Number of stop strings and lines, the first of the turn's, that the engine ends at by itself.
+    /// Number of stops that the engine knows: the first of the turn's stop strings and lines. The engine ends the
+    /// stream at these by itself.
     pub(super) stops: usize,
 }
 
@@ -129,8 +131,9 @@ impl Attempt {
         }
     }
 
-    /// Hears a stream to its end, for its token counts and so that its connection can be used again, where the engine ends
-    /// at the last token of the turn as well, which ended by `finish`. The socket of any other is closed.
+    /// Reads the rest of the stream after the turn has ended by `finish`, if the engine ends there as well: for its
+    /// token counts, and so that its connection can be used again. Otherwise the socket is closed. `None` if the stream
+    /// does not end in time.
     pub(super) async fn finish(mut self, finish: TurnFinish) -> Option<AttemptEnd> {
         let ends = match finish {
             TurnFinish::Eos | TurnFinish::Length => true,
@@ -142,12 +145,12 @@ impl Attempt {
         }
         match timeout(ENDING, self.next()).await {
             Ok(Ok(AttemptPart::End(end))) => Some(end),
-            // An engine that goes on or fails now has delivered all that is wanted.
+            // An engine that goes on or fails now has already delivered all tokens of the turn.
             _ => None,
         }
     }
 
-    /// Takes the end of a stream whose last token was delivered.
+    /// Takes the end of the stream, once its last token was delivered.
     fn take_end(&mut self) -> Option<AttemptEnd> {
         if self.ready.is_empty() { self.end.take() } else { None }
     }
@@ -164,7 +167,7 @@ impl Attempt {
 
     /// Reads one event.
     fn read(&mut self, data: &[u8]) -> Result<(), Fault> {
-        // vLLM ends streams with it that have failed before, so it proves nothing.
+        // vLLM also ends failed streams with `[DONE]`, so it proves nothing.
         if data == b"[DONE]" {
             return Ok(());
         }
@@ -208,7 +211,8 @@ impl Attempt {
         }
     }
 
-    /// Reads the rest of a complete stream: the token counts, and the end, after which the connection can be used again.
+    /// Reads the rest of a complete stream: the token counts, and the end, after which the connection can be used
+    /// again.
     async fn drain(&mut self) {
         let rest = async {
             while let Ok(Some(bytes)) = chunk(&mut self.body).await {
@@ -217,7 +221,7 @@ impl Attempt {
                 }
             }
         };
-        // The tokens are all there: what fails now fails nobody.
+        // All tokens have arrived, so a failure now does no harm.
         let _ = timeout(CLOSING, rest).await;
         self.engine.succeeded();
     }

@@ -58,8 +58,8 @@ pub(super) struct EngineConnector {
     closed: ClosedConnections,
 }
 
-/// Creates a client of an engine at `https://`, if `encrypted`, or at `http://`. `limit` is the time limit of a connection;
-/// connections that have ended are counted in `closed`.
+/// Creates a client of an engine at `https://`, if `encrypted`, or at `http://`. `limit` is the time limit of a
+/// connection; connections that have ended are counted in `closed`.
 ///
 /// # Errors
 /// If the trusted certificates cannot be used.
@@ -155,7 +155,8 @@ impl Connection for EngineStream {
 
 impl Drop for EngineStream {
     fn drop(&mut self) {
-        // Counted at either side's end: an engine can also be restarted after this side has closed its last connection.
+        // Counted whichever side closes: an engine can also be restarted after this side has closed its last
+        // connection.
         self.closed.add();
     }
 }

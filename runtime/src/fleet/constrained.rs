@@ -1,9 +1,10 @@
 //! Constrained turns on an engine that knows nothing of the constraint.
 //!
 //! The engine samples freely. A token that the constraint does not allow is withdrawn together with all after it, and
-//! sampled again from the allowed ones alone (`allowed_token_ids`). That leaves the distribution of constrained sampling
-//! in place: p(x) + P(not allowed) · p(x) / P(allowed) = p(x) / P(allowed). Top-k, top-p and min-p are cut before the
-//! constraint here and after it in the engine of this process, so that with them the two may differ.
+//! sampled again from the allowed ones alone (`allowed_token_ids`). That leaves the distribution of constrained
+//! sampling in place: p(x) + P(not allowed) · p(x) / P(allowed) = p(x) / P(allowed). Top-k, top-p and min-p apply
+//! before the constraint here, but after it in the engine of this process, so that with them the two distributions may
+//! differ.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use waymark_models::sampler::TokenMask;
 /// Progress of a constrained turn.
 #[derive(Debug)]
 pub(super) struct ConstraintRun {
-    /// State of the rule. `None` while it is computed, and after a panic in it.
+    /// State of the rule. `None` while it is computed, and after an error or a panic in it.
     state: Option<Box<dyn ConstraintState>>,
     /// Tokens that may come next. `None` allows all.
     mask: Option<TokenMask>,
@@ -24,7 +25,7 @@ impl ConstraintRun {
     /// Begins a turn.
     ///
     /// # Errors
-    /// [`EngineError::Constraint`] when no token can begin it.
+    /// [`EngineError::Constraint`] when no token can begin the turn.
     pub(super) async fn begin(rule: Arc<dyn Constraint>) -> Result<Self, EngineError> {
         let (state, mask) = blocking(move || {
             let mut state = rule.begin();
@@ -58,7 +59,7 @@ impl ConstraintRun {
     /// # Errors
     /// [`EngineError::Constraint`] when the turn cannot go on.
     pub(super) async fn accept(&mut self, id: u32) -> Result<(), EngineError> {
-        let gone = || EngineError::Constraint("the rule was interrupted".to_owned());
+        let gone = || EngineError::Constraint("the constraint failed earlier".to_owned());
         let mut state = self.state.take().ok_or_else(gone)?;
         let (state, mask) = blocking(move || {
             state.accept(id)?;
@@ -76,6 +77,6 @@ impl ConstraintRun {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, String> + Send + 'static,
 ) -> Result<T, EngineError> {
-    let panicked = |_| EngineError::Constraint("the rule ran into a bug".to_owned());
+    let panicked = |_| EngineError::Constraint("the constraint panicked".to_owned());
     spawn_blocking(work).await.map_err(panicked)?.map_err(EngineError::Constraint)
 }

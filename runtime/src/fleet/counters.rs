@@ -11,8 +11,8 @@ pub struct FleetCounters {
     pub failures_total: Counter,
     /// Generations that went on in a new request after a failure.
     pub resumptions_total: Counter,
-    /// Tokens that an engine computed although it had computed them in an earlier turn of the session: prompt − cached −
-    /// new.
+    /// Tokens that were computed again although an engine had computed them in an earlier turn of the session: prompt −
+    /// cached − new.
     pub recomputed_tokens_total: Counter,
     /// Tokens of constrained turns that were sampled again because the constraint did not allow them.
     pub corrected_tokens_total: Counter,

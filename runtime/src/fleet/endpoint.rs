@@ -22,7 +22,7 @@ const MAX_REPLY: usize = 64 << 20;
 /// Maximum size of an error's body that is read, in bytes.
 const MAX_ERROR: usize = 64 << 10;
 
-/// Time limit of a request that computes nothing, or one token.
+/// Time limit of a request that computes no tokens.
 const SHORT: Duration = Duration::from_secs(30);
 
 /// HTTP client of one engine.
@@ -94,7 +94,7 @@ impl Endpoint {
     fn unsent(&self, error: &hyper_util::client::legacy::Error) -> Fault {
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
-            // Waiting mends no certificate.
+            // Waiting does not make a certificate valid.
             if let Some(ConnectError::Handshake(message)) = cause.downcast_ref() {
                 return self.fault(FaultKind::Unfit, message);
             }
@@ -111,10 +111,11 @@ impl Endpoint {
         let EngineRefusal { message, code } = EngineRefusal::read(&body);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => FaultKind::Busy,
-            // Waymark tells a full queue from a dead engine; elsewhere 503 means no free worker.
+            // The code of Waymark distinguishes a full queue from a dead engine. From other servers, 503 means that no
+            // worker is free.
             StatusCode::SERVICE_UNAVAILABLE if code == "engine_unavailable" || code == "draining" => FaultKind::Broken,
             StatusCode::SERVICE_UNAVAILABLE => FaultKind::Busy,
-            // vLLM answers so for a model or an adapter that it does not have.
+            // vLLM returns 404 for a model or an adapter that it does not have.
             StatusCode::NOT_FOUND => FaultKind::MissingModel,
             status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => FaultKind::Broken,
             _ => FaultKind::Refused,
@@ -156,14 +157,14 @@ impl Endpoint {
         timeout(within, exchange).await.map_err(late)?
     }
 
-    /// Sends a request that takes a moment and parses its reply.
+    /// Sends a short request and parses its reply: a GET without `body`, otherwise a POST.
     pub(super) async fn ask<T: DeserializeOwned>(&self, path: &str, body: Option<&Value>) -> Result<T, Fault> {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let body = body.map_or_else(Vec::new, |body| body.to_string().into_bytes());
         Ok(self.exchange(method, path, body, SHORT).await?.0)
     }
 
-    /// Sends a request whose reply is a plain text without meaning.
+    /// Sends a short request and ignores the content of a successful reply.
     pub(super) async fn tell(&self, path: &str, body: &Value) -> Result<(), Fault> {
         let sent = self.send(Method::POST, path, body.to_string().into_bytes(), None);
         let late = |_| self.fault(FaultKind::Broken, format!("{path}: no reply within {} s", SHORT.as_secs_f64()));
@@ -185,7 +186,7 @@ impl EngineRefusal {
             return EngineRefusal { message: text.chars().take(200).collect(), code: String::new() };
         };
         let error = &value["error"];
-        // vLLM writes a wrong key as `{"error": "Unauthorized"}`.
+        // vLLM reports a wrong key as `{"error": "Unauthorized"}`.
         let message = error["message"].as_str().or_else(|| error.as_str()).or_else(|| value["detail"].as_str());
         let message = message.map_or_else(|| text.chars().take(200).collect(), str::to_owned);
         EngineRefusal { message, code: error["code"].as_str().unwrap_or_default().to_owned() }
@@ -206,7 +207,7 @@ pub(super) fn causes(error: &dyn std::error::Error) -> String {
 /// Returns the next bytes of a body. `None` at its end.
 pub(super) async fn chunk(body: &mut Incoming) -> hyper::Result<Option<Bytes>> {
     while let Some(frame) = body.frame().await {
-        // A frame without data holds trailers, in which no engine says anything.
+        // A frame without data holds trailers, which no engine uses.
         if let Ok(bytes) = frame?.into_data() {
             return Ok(Some(bytes));
         }
@@ -214,7 +215,7 @@ pub(super) async fn chunk(body: &mut Incoming) -> hyper::Result<Option<Bytes>> {
     Ok(None)
 }
 
-/// Reads at most the first `most` bytes of a body. One that breaks off ends there.
+/// Reads at most the first `most` bytes of a body. A body that breaks off ends there.
 async fn beginning(mut body: Incoming, most: usize) -> Vec<u8> {
     let mut read = Vec::new();
     while read.len() < most {

@@ -1,4 +1,4 @@
-//! One engine elsewhere: its connection, its trust, and the circuit breaker.
+//! One engine elsewhere: its connection, the trust in it, and the circuit breaker.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,7 +17,8 @@ const MOST_FAILURES: u32 = 3;
 pub(super) enum Trust {
     /// Its identity was checked, and nothing has failed since.
     Trusted,
-    /// A request failed: it may have been restarted with another model, so its identity is checked before the next one.
+    /// Its identity is checked before the next request: it is new, or something failed and it may have been restarted
+    /// with another model.
     Suspect,
     /// It gets no requests; a task checks from time to time if it is healthy again.
     Down {
@@ -32,7 +33,7 @@ pub(super) struct EngineFacts {
     pub(super) dialect: Dialect,
     /// Name of the model there.
     pub(super) model: String,
-    /// Version of its weights, if the engine tells one.
+    /// Version of its weights, if the engine reports one.
     pub(super) version: Option<String>,
 }
 
@@ -65,7 +66,7 @@ struct EngineState {
     facts: Option<EngineFacts>,
     /// Time of the last successful check.
     checked: Instant,
-    /// Number of closed connections before that check.
+    /// Number of closed connections before the last successful check.
     closed: u64,
     /// Number of times that trust was withdrawn.
     distrusts: u64,
@@ -125,11 +126,11 @@ impl RemoteEngine {
         CheckStart { closed: self.endpoint.closed.count(), distrusts: self.state().distrusts }
     }
 
-    /// Records that the engine passed a check that began at `start`. Connections that ended meanwhile count as ended after
-    /// the check: the engine may have been restarted in the middle of it.
+    /// Records that the engine passed a check that began at `start`. Connections that ended meanwhile count as ended
+    /// after the check: the engine may have been restarted in the middle of it.
     pub(super) fn trust_again(&self, facts: EngineFacts, start: CheckStart) {
         let mut state = self.state();
-        // A check that began before trust was withdrawn did not compare what it was withdrawn for.
+        // A check that began before trust was withdrawn may not have covered the reason for withdrawing it.
         let trust = if state.distrusts == start.distrusts { Trust::Trusted } else { Trust::Suspect };
         let distrusts = state.distrusts;
         let checked = Instant::now();
@@ -145,8 +146,8 @@ impl RemoteEngine {
         }
     }
 
-    /// Returns `true` if a connection has ended since the last check, which was `pause` ago or earlier: the engine may have
-    /// been restarted while no request was in flight.
+    /// Returns `true` if a connection has ended since the last check, which was at least `pause` ago: the engine may
+    /// have been restarted while no request was in flight.
     pub(super) fn may_have_restarted(&self, pause: Duration) -> bool {
         let state = self.state();
         state.closed != self.endpoint.closed.count() && state.checked.elapsed() >= pause

@@ -22,9 +22,9 @@ impl EventBuffer {
     /// Adds received bytes.
     ///
     /// # Errors
-    /// If a line does not end.
+    /// If more than [`MAX_LINE`] bytes are buffered without a line break.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), LineTooLong> {
-        // Once per push and not per line, because a push may bring many lines.
+        // Drained once per push and not per line, because a push may bring many lines.
         self.bytes.drain(..self.line);
         self.seen -= self.line;
         self.line = 0;

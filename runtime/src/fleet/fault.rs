@@ -22,13 +22,13 @@ pub(super) enum FaultKind {
     Busy,
     /// The engine does not know the model or the adapter.
     MissingModel,
-    /// The engine is not the one that was checked, or cannot show that it is: another model, or a certificate that is not
-    /// trusted.
+    /// The engine is not the one that was checked, or cannot show that it is: another model, or a certificate that is
+    /// not trusted.
     Unfit,
-    /// The weights that the engine has loaded as an adapter are not those of the policy. The engine itself is the one that
-    /// was checked.
+    /// The weights that the engine has loaded as an adapter are not those of the policy. The engine itself is the one
+    /// that was checked.
     OtherAdapter,
-    /// The engine refuses the request, and any other would as well.
+    /// The engine refuses the request, and any other engine would as well.
     Refused,
 }
 

@@ -1,5 +1,5 @@
-//! Fingerprints of policies: checked when a policy is loaded, when an adapter is loaded into an engine, and with the identity
-//! of an engine.
+//! Fingerprints of policies: checked when a policy is loaded, when an adapter is loaded into an engine, and with the
+//! identity of an engine.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -15,7 +15,7 @@ use super::identity;
 #[derive(Debug, Clone)]
 pub(super) struct PolicyFingerprint {
     policy: String,
-    /// Held by the policy.
+    /// Weak, because the policy owns it.
     fingerprint: Weak<LogprobFingerprint>,
 }
 
@@ -42,8 +42,8 @@ impl BaseFingerprints {
 }
 
 impl FleetShared {
-    /// Compares the weights of a policy with its fingerprint at every engine that takes requests. The others, and those that
-    /// do not answer, are compared before they take any.
+    /// Compares the weights of a policy with its fingerprint at every engine that takes requests. The others, and those
+    /// that do not answer, are compared before their next request.
     pub(super) async fn add_fingerprint(
         self: &Arc<Self>,
         policy: &str,
@@ -98,8 +98,8 @@ impl FleetShared {
 }
 
 impl RemoteEngine {
-    /// Compares the weights called `model` with the fingerprint of a policy, and fails by `mismatch` if they are others. A
-    /// fingerprint of a policy that is served no more is skipped.
+    /// Compares the weights called `model` with the fingerprint of a policy, and fails with `mismatch` if they differ.
+    /// The fingerprint of a policy that is no longer served is skipped.
     pub(super) async fn check_fingerprint(
         &self,
         model: &str,

@@ -16,14 +16,15 @@ use super::reply::TokenReply;
 use super::request::{Dialect, TokenRequest};
 use crate::config::EngineKind;
 
-/// Text that must be the same tokens there as here: tags of protocols, digits, accents, and scripts without spaces.
+/// Text that must have the same tokens at the engine as here: tags of protocols, digits, accents, and scripts without
+/// spaces.
 pub(crate) const PROBE: &str =
     "Where was <search> Mozart\nborn?</search> In 1756, à Salzbourg; 莫扎特 🎼 <information>(Title: \"a_b\")";
 
 /// Maximum number of tokens of the probe that are scored.
 const SCORED: usize = 32;
 
-/// Maximum difference of a score to that of another engine with the same weights. Kernels and batches differ.
+/// Maximum difference of a score between two engines with the same weights, because kernels and batches differ.
 const TOLERANCE: f32 = 0.5;
 
 /// Maximum mean difference of the scores.
@@ -52,7 +53,7 @@ struct ListedModel {
     id: String,
     #[serde(default)]
     parent: Option<String>,
-    /// vLLM lists policies nowhere, Waymark lists its embedder among the models.
+    /// Protocol of the entry at Waymark, which also lists its embedder and reranker as models. `None` at vLLM.
     #[serde(default)]
     protocol: Option<String>,
 }
@@ -66,7 +67,7 @@ struct TokenList {
 /// Checks an engine. `wanted` is the model's name there, if the user gave one.
 ///
 /// # Errors
-/// [`FaultKind::Unfit`] with what differs; any other failure of a request.
+/// [`FaultKind::Unfit`] with a description of the difference, and any failure of a request.
 pub(super) async fn identify(
     endpoint: &Endpoint,
     wanted: Option<&str>,
@@ -154,7 +155,7 @@ pub(super) fn compare(reference: &[f32], scores: &[f32]) -> Result<(), String> {
     let differences: Vec<f32> = reference.iter().zip(scores).map(|(a, b)| (a - b).abs()).collect();
     let most = differences.iter().copied().fold(0.0, f32::max);
     let mean = differences.iter().sum::<f32>() / differences.len().max(1) as f32;
-    // NaN must not pass, so the comparison is written for the good case.
+    // NaN must not pass, so the condition is written for success: every comparison with NaN is false.
     if reference.len() == scores.len() && most <= TOLERANCE && mean <= MEAN_TOLERANCE {
         return Ok(());
     }

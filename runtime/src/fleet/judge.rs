@@ -1,4 +1,5 @@
-//! The end of a turn, decided here whatever the engine says: as the engine in this process decides.
+//! Decision on the end of a turn. It is made here, by the rules of the engine in this process, instead of by the remote
+//! engine.
 
 use std::sync::Arc;
 

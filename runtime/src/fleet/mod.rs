@@ -1,13 +1,13 @@
 //! Generation on engines elsewhere: a vLLM server, several of them, a router in front of them, or another Waymark.
 //!
-//! It enters where an episode gets its tokens ([`SessionSource`]). Token IDs go out and come in, and no text is encoded
-//! again. Between two turns no request is in flight; the engines' prefix caches keep what they can.
+//! A fleet is a source of an episode's tokens ([`SessionSource`]). Requests and replies hold token IDs, so that no text
+//! is encoded again. Between two turns no request is in flight; the engines' prefix caches keep what they can.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `source` | the choice between the engine of this process and a fleet |
 //! | `session`, `turn`, `attempt` | a sequence, a generation, and one request of it |
-//! | `judge`, `constrained`, `scoring` | the end of a turn; constraints that an engine does not know; replays |
+//! | `judge`, `constrained`, `scoring` | the end of a turn; constraints that an engine does not know; scores of forced tokens |
 //! | `engine`, `identity`, `fingerprints`, `fault` | trust in an engine, and what is known about it; failures |
 //! | `adapters` | adapters of policies |
 //! | `endpoint`, `connector`, `request`, `reply`, `event_buffer` | HTTP and JSON |
@@ -126,7 +126,7 @@ impl Fleet {
                     limit = limit.min(identity.context);
                     engine.trust_again(identity.facts, start);
                 }
-                // Waiting mends none of these, while an engine that cannot be reached may still be starting.
+                // Waiting does not help with these, while an engine that cannot be reached may still be starting.
                 Err(fault) if matches!(fault.kind, FaultKind::Unfit | FaultKind::Refused | FaultKind::MissingModel) => {
                     return Err(fault).context("an engine cannot be used");
                 }
@@ -163,7 +163,8 @@ impl Fleet {
             engines,
         });
         for (engine, fault) in down {
-            // As unreachable whatever failed, because that takes the engine out at once and starts its watch.
+            // Noted as unreachable whatever failed, because this kind takes the engine out of use at once and starts
+            // its watch.
             shared.note(&engine, &Fault { kind: FaultKind::Unreachable, ..fault });
         }
         Ok(Fleet(shared))
@@ -227,7 +228,7 @@ impl SessionSource for Fleet {
 fn spec(identity: &EngineIdentity, vocab: usize, context: usize) -> BackendSpec {
     let mut hasher = blake3::Hasher::new();
     hasher.update(identity.facts.model.as_bytes());
-    // An engine tells no hash of its weights; the scores of the probe stand in for it.
+    // An engine reports no hash of its weights; the scores of the probe stand in for it.
     for score in &identity.scores {
         hasher.update(&score.to_le_bytes());
     }
@@ -238,7 +239,8 @@ fn spec(identity: &EngineIdentity, vocab: usize, context: usize) -> BackendSpec 
 }
 
 impl FleetShared {
-    /// Returns the engine for the next request: `preferred` if it takes requests, or else the one with the fewest.
+    /// Returns the engine for the next request: `preferred` if it takes requests, or else the one with the fewest
+    /// requests in flight.
     fn choose(&self, preferred: Option<&Arc<RemoteEngine>>) -> Result<Arc<RemoteEngine>, Fault> {
         // The engine of the last turn may still have the session's prefix in its cache.
         if let Some(engine) = preferred.filter(|engine| engine.is_usable()) {
@@ -261,8 +263,8 @@ impl FleetShared {
         others.min_by_key(|engine| engine.load()).cloned()
     }
 
-    /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have been
-    /// restarted.
+    /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have
+    /// been restarted.
     async fn checked(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
         if let Some(facts) = self.trusted(engine) {
             return Ok(facts);
@@ -276,7 +278,7 @@ impl FleetShared {
             return Err(engine.endpoint.fault(FaultKind::Unreachable, reason));
         }
         if engine.may_have_restarted(self.timeouts.closed) {
-            // They are loaded and compared again; one that is still there says so.
+            // Adapters are loaded and compared again. The engine reports those that are still loaded.
             engine.adapters.lock().await.clear();
         }
         self.check(engine).await
@@ -288,7 +290,7 @@ impl FleetShared {
         engine.facts().filter(|_| trusted)
     }
 
-    /// Checks the identity of an engine, which is locked for it.
+    /// Checks the identity of an engine. The caller holds the lock `checking` of the engine.
     async fn check(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
         let start = engine.begin_check();
         let identity = identify(&engine.endpoint, self.model.as_deref(), &self.tokenizer).await?;
@@ -327,7 +329,7 @@ async fn watch(fleet: Weak<FleetShared>, engine: Arc<RemoteEngine>, pause: Durat
         sleep(pause * factor).await;
         let Some(fleet) = fleet.upgrade() else { return };
         let _checking = engine.checking.lock().await;
-        // A restarted engine has no adapters, and one that was only unreachable says that it has them already.
+        // A restarted engine has no adapters, and one that was only unreachable reports that it has them already.
         engine.adapters.lock().await.clear();
         match fleet.check(&engine).await {
             Ok(_) => {

@@ -31,7 +31,7 @@ pub(super) struct ReplyChoice {
     logprobs: Option<ReplyLogProbs>,
     #[serde(default)]
     weight_versions: Option<Vec<ReplyVersion>>,
-    /// Place of the scores in the completions dialect.
+    /// Scores of the sequence, in the completions dialect.
     #[serde(default)]
     prompt_logprobs: Option<Vec<Option<BTreeMap<String, PromptScore>>>>,
 }
@@ -52,7 +52,7 @@ struct ReplyLogProbs {
 
 #[derive(Debug, Deserialize)]
 struct ReplyLogProb {
-    /// Absent where the engine writes texts.
+    /// Absent if the engine reports tokens as text.
     #[serde(default)]
     token_id: Option<u32>,
     logprob: f32,
@@ -143,7 +143,8 @@ impl ReplyChoice {
 }
 
 impl ReplyLogProb {
-    /// Returns the `top` most probable tokens, best first. The sampled token may be listed beside them.
+    /// Returns the `top` most probable tokens, best first. The engine may also list the sampled token, which is left
+    /// out unless it is one of them.
     fn best(&self, top: usize) -> Vec<(u32, f32)> {
         let ranked = self.top_logprobs.iter().filter_map(|other| Some((other.rank?, other.token_id?, other.logprob)));
         let mut ranked: Vec<_> = ranked.filter(|(rank, ..)| (1..=top).contains(rank)).collect();

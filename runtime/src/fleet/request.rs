@@ -13,7 +13,7 @@ use crate::config::EngineKind;
 pub(super) enum Dialect {
     /// `/inference/v1/generate`: token IDs in and out.
     Generate,
-    /// `/v1/completions` with `return_token_ids`, on servers without the former.
+    /// `/v1/completions` with `return_token_ids`, on servers without `/inference/v1/generate`.
     Completions,
 }
 
@@ -27,7 +27,7 @@ impl Dialect {
     }
 }
 
-/// Tokens to generate after a sequence.
+/// Request for tokens that continue a sequence.
 #[derive(Debug)]
 pub(super) struct TokenRequest<'a> {
     pub(super) model: &'a str,
@@ -35,17 +35,17 @@ pub(super) struct TokenRequest<'a> {
     pub(super) sampling: &'a SamplingParams,
     pub(super) seed: u64,
     pub(super) max_tokens: usize,
-    /// Number of tokens before which none that ends the generation is sampled.
+    /// Minimum number of tokens. Tokens that end the generation are not sampled before.
     pub(super) min_tokens: usize,
     pub(super) stops: &'a StopSet,
-    /// If `true`, the sequence ends where the turn begins, and with it a line.
+    /// If `true`, the generation starts at the beginning of the turn, which is the beginning of a line.
     pub(super) begins: bool,
     /// Tokens that end the generation.
     pub(super) eos: &'a [u32],
     pub(super) allow: Option<&'a [u32]>,
     /// Number of alternatives per token of the sequence, if it is to be scored. Such a request is not streamed.
     pub(super) score: Option<usize>,
-    /// Salt of the prefix cache. 0 shares it.
+    /// Salt of the prefix cache. 0 shares the cache.
     pub(super) salt: u64,
 }
 
@@ -85,7 +85,7 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-/// Sampling parameters, of which those without effect are left out.
+/// Sampling parameters. Those without effect are left out.
 #[derive(Serialize)]
 struct Params<'a> {
     max_tokens: usize,
@@ -94,7 +94,7 @@ struct Params<'a> {
     temperature: f32,
     seed: i64,
     logprobs: usize,
-    /// Ours is the judge of the model's end-of-sequence tokens: all of them are in `stop_token_ids`.
+    /// Always `true`, because the end-of-sequence tokens are in `stop_token_ids` instead.
     ignore_eos: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_p: Option<f32>,
@@ -137,7 +137,7 @@ impl TokenRequest<'_> {
         let params = self.params(passes_stops, kind, dialect);
         match dialect {
             Dialect::Generate => {
-                // vLLM looks for stop strings only where it also decodes.
+                // vLLM looks for stop strings only if it also decodes.
                 let text = passes_stops && kind == EngineKind::Vllm;
                 let output_mode = text.then_some("text");
                 let sampling_params = params;
@@ -153,7 +153,8 @@ impl TokenRequest<'_> {
         }
     }
 
-    /// Returns the number of stops, the first of the set, that the engine is told. At any other, the stream is closed.
+    /// Returns the number of stops that the engine is told: the first ones of the set. At any other stop, the stream is
+    /// closed.
     pub(super) fn told_stops(&self, kind: EngineKind, dialect: Dialect) -> usize {
         match kind {
             EngineKind::Waymark if self.begins => self.stops.len(),
@@ -176,13 +177,13 @@ impl TokenRequest<'_> {
         let sampling = self.sampling;
         let changed = |value: f32, neutral: f32| (value != neutral).then_some(value);
         let stop = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.is_empty());
-        // In the middle of a turn the engine would take the middle of a line for its beginning.
+        // In the middle of a turn, the engine would mistake the middle of a line for its beginning.
         let told_lines = kind == EngineKind::Waymark && self.begins && self.score.is_none();
         Params {
             max_tokens: self.max_tokens,
             min_tokens: (self.min_tokens > 0).then_some(self.min_tokens),
             temperature: if sampling.is_greedy() { 0.0 } else { sampling.temperature },
-            // A seed is a signed number there.
+            // Engines take the seed as a signed number.
             seed: self.seed.cast_signed(),
             // The completions route reports nothing at 0.
             logprobs: if dialect == Dialect::Completions {

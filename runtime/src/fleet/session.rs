@@ -1,5 +1,5 @@
-//! A token sequence whose tokens are sampled elsewhere. It is kept here: an engine gets all of it with each turn, and
-//! nothing is in flight between two turns.
+//! A token sequence whose tokens are sampled elsewhere. The sequence is kept here: an engine gets all of it with each
+//! turn, and nothing is in flight between two turns.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct RemoteSession {
     pub(super) tokens: Vec<Token>,
     /// Number of leading tokens that an engine has computed for this session.
     pub(super) known: usize,
-    /// Number of tokens of the first prompt that came from a prefix cache.
+    /// Number of tokens of the first prompt that came from a prefix cache. `None` before an engine has reported it.
     pub(super) cached: Option<usize>,
     /// Name by which a router keeps the session's requests on one engine. Replaced after a failure.
     pub(super) name: String,
@@ -33,8 +33,7 @@ impl RemoteSession {
         Self { fleet, options, tokens: Vec::new(), known: 0, cached: None, name: new_name(), engine: None }
     }
 
-    /// Moves to `engine`, or to another worker behind it: a router keeps a session at its worker even when the worker is
-    /// dead.
+    /// Moves the session to `engine` under a new name: a router keeps a name at its worker even if the worker is dead.
     pub(super) fn renew(&mut self, engine: Arc<RemoteEngine>) {
         self.name = new_name();
         self.engine = Some(engine);
@@ -46,7 +45,7 @@ impl RemoteSession {
         if self.tokens.is_empty() {
             return refuse("the prompt has no tokens".to_owned());
         }
-        // The tokens before were checked in earlier turns.
+        // Tokens that an engine has computed were checked in earlier turns.
         let mut given = self.tokens[self.known.min(self.tokens.len())..].iter().map(|token| token.id);
         if let Some(id) = given.find(|&id| id as usize >= spec.vocab) {
             return refuse(format!("token {id} is outside the vocabulary of {} tokens", spec.vocab));

@@ -84,7 +84,7 @@ impl TokenSource {
         }
     }
 
-    /// Returns the longest sequence, in tokens.
+    /// Returns the maximum length of a sequence, in tokens.
     pub fn limit(&self) -> usize {
         self.spec().limit()
     }

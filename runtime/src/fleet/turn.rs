@@ -25,10 +25,11 @@ const MOST_FRUITLESS: u32 = 3;
 /// Pause before the second attempt; doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Distance of the seeds of two attempts: the rest of a turn must not repeat the random numbers of its beginning.
+/// Distance of the seeds of two attempts, per sampled token: the rest of a turn must not repeat the random numbers of
+/// its beginning.
 const SEED_STRIDE: u64 = 0xd1b5_4a32_d192_ed03;
 
-/// A generation. Dropping it closes the socket, at which the engine stops; the session keeps the delivered tokens.
+/// A generation. Dropping it closes the socket, which stops the engine; the session keeps the delivered tokens.
 #[derive(Debug)]
 pub struct RemoteTurn<'a> {
     session: &'a mut RemoteSession,
@@ -165,12 +166,12 @@ impl<'a> RemoteTurn<'a> {
         }
     }
 
-    /// Returns the reason for the end of the turn where the engine has ended its stream and the judge has not ended the
-    /// turn. `None` if another attempt has to follow.
+    /// Returns the reason for the end of the turn if the engine has ended its stream before the judge ended the turn.
+    /// `None` if another attempt has to follow.
     fn ended(&self, end: &AttemptEnd) -> Result<Option<TurnFinish>, EngineError> {
         let tokens = self.judge.sampled();
         match end.reason.as_str() {
-            // A corrected attempt samples one token, and a turn that is not over goes on.
+            // A correcting attempt samples only one token, so that an unfinished turn goes on.
             "length" if self.spec.constraint.is_some() && tokens < self.spec.max_tokens && !self.is_full() => Ok(None),
             // The judge itself ends a turn at `max_tokens`, so this is the engine's context.
             "length" => Ok(Some(TurnFinish::Context)),
@@ -301,12 +302,12 @@ impl<'a> RemoteTurn<'a> {
         if fault.kind == FaultKind::MissingModel && adapter.is_none() {
             fault.kind = FaultKind::Unfit;
         }
-        // If the failure is of no engine, all are down, and another attempt would fail as well.
+        // If the failure belongs to no engine, all engines are down, and another attempt would fail as well.
         let engine = self.session.engine.take().filter(|engine| engine.endpoint.url() == fault.url);
         let Some(engine) = engine else { return Err(fault.ending(fleet.requests)) };
         fleet.note(&engine, &fault);
         self.fruitless += 1;
-        // A missing adapter is loaded again where it is missing; everything else is tried elsewhere, if there is such.
+        // A missing adapter is loaded again on the same engine. After other failures, another engine is preferred.
         let next = match (fault.kind, adapter) {
             (FaultKind::MissingModel, Some(adapter)) => {
                 engine.forget_adapter(&adapter.name).await;
@@ -332,7 +333,7 @@ impl<'a> RemoteTurn<'a> {
 
 impl Drop for RemoteTurn<'_> {
     fn drop(&mut self) {
-        // The engine has computed what it delivered, also where nobody waits for its counts.
+        // The engine has computed the delivered tokens, even if its token counts were not received.
         if !self.accounted && !self.failed && self.judge.sampled() > 0 {
             self.session.known = self.session.tokens.len().saturating_sub(1);
         }
@@ -342,7 +343,7 @@ impl Drop for RemoteTurn<'_> {
 impl Steps for RemoteTurn<'_> {
     async fn next(&mut self) -> Option<Result<TokenStep, EngineError>> {
         if let Some(finish) = self.finish {
-            // Not before the last token is delivered: a caller that stops waiting must not lose it.
+            // Closed only after the last token was delivered: a caller that stops waiting must not lose it.
             self.close(finish).await;
             return None;
         }

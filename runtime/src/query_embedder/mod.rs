@@ -1,6 +1,7 @@
 //! Embedder of search queries: computes the queries of concurrent searches together, and caches their vectors.
 //!
-//! `queue`: batches of waiting queries · `cache`: vectors by query, least recently used first out · `key`: texts and salts
+//! `queue`: batches of waiting queries · `cache`: vectors by query, least recently used first out · `key`: texts and
+//! salts
 
 mod cache;
 mod key;
@@ -22,9 +23,9 @@ pub const QUERY_CACHE_BYTES: usize = 16 << 20;
 
 /// Embedder in front of another one, for the indexes that are searched with it.
 ///
-/// A query that arrives while the embedder is idle is computed at once. Those that arrive while it computes form the next
-/// batch. Queries of different [salts](QueryContext) share batches, but no vectors. All other calls go to the embedder
-/// behind it.
+/// A query that arrives while the embedder is idle is computed at once. Queries that arrive while it computes form the
+/// next batch. Queries of different [salts](QueryContext) share batches, but no vectors. All other calls go to the
+/// embedder behind it.
 pub struct QueryEmbedder<E> {
     inner: Arc<E>,
     queue: Arc<QueryQueue>,
@@ -45,12 +46,12 @@ impl QueryCounters {
         self.queries.load(Ordering::Relaxed)
     }
 
-    /// Number of these whose vectors were in the cache.
+    /// Number of queries whose vectors were in the cache.
     pub fn cached(&self) -> u64 {
         self.cached.load(Ordering::Relaxed)
     }
 
-    /// Number of calls of the embedder for the others.
+    /// Number of calls of the embedder, for queries that were not in the cache.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

@@ -23,15 +23,16 @@ pub(super) struct QueueLimits {
     pub(super) batch_queries: usize,
     /// Maximum size of a call that takes queries from other callers, in bytes.
     pub(super) batch_bytes: usize,
-    /// Maximum duration of such a call, estimated by the time per byte of the call before it.
+    /// Maximum duration of a call that takes queries from other callers, estimated by the time per byte of the previous
+    /// call.
     pub(super) batch_time: Duration,
     /// Maximum number of concurrent calls.
     pub(super) concurrent_calls: usize,
 }
 
 impl QueueLimits {
-    /// One call at a time, with the queries that wait: about as many as fit into one pass of an encoder, and fewer if the
-    /// model is so large that the first of them would wait long for the last.
+    /// One call at a time, with the queries that wait: about as many as fit into one pass of an encoder, and fewer if
+    /// the model is so large that the first of them would wait long for the last.
     pub(super) const BATCHED: QueueLimits = QueueLimits {
         batch_queries: 31,
         batch_bytes: 4096,
@@ -57,7 +58,7 @@ struct QueueState {
     queries: HashMap<QueryKey, PendingQuery>,
     /// Waiting queries by age.
     waiting: BTreeMap<u64, QueryKey>,
-    /// Number that the next query gets.
+    /// Number of the last query that began to wait.
     next: u64,
     /// Number of calls in progress.
     calls: usize,
@@ -115,8 +116,8 @@ impl QueryQueue {
         &self.counters
     }
 
-    /// Announces a query, so that another caller computes it if its own has to wait. `None` if no other caller may compute
-    /// it, or if its vector is in the cache.
+    /// Announces a query, so that another caller can compute it if its own caller has to wait. `None` if no other
+    /// caller may compute it, or if its vector is in the cache.
     pub(super) fn announce_query(self: &Arc<Self>, text: &str, context: QueryContext) -> Option<QueryAnnouncement> {
         if text.len() > self.limits.batch_bytes {
             return None;
@@ -158,7 +159,7 @@ impl QueryQueue {
         Ok(found.into_iter().flatten().map(|vector| vector.to_vec()).collect())
     }
 
-    /// Takes vectors that are ready. Waits until every vector is there (`None`), or until this caller may call the
+    /// Takes vectors that are ready. Returns `None` once every vector is there, or a call once this caller may call the
     /// embedder.
     ///
     /// # Errors
@@ -297,7 +298,8 @@ impl QueueState {
         self.queries.get(key).is_some_and(|query| query.unbatched)
     }
 
-    /// Returns the size of a batch within the limits. 0 before the first call, whose time is not known.
+    /// Returns the maximum size of a batch in bytes. 0 before the first call, because the time per byte is not known
+    /// yet.
     fn affordable_bytes(&self, limits: &QueueLimits) -> usize {
         let Some(cost) = self.seconds_per_byte else { return 0 };
         let affordable = limits.batch_time.as_secs_f64() / cost.max(f64::MIN_POSITIVE);
@@ -321,7 +323,7 @@ impl EmbedCall<'_> {
         self.queue.counters.calls.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let vectors = if self.shared {
-            // A text of another search must not end the search that computes it.
+            // A panic at the text of another search must not end the search that computes it.
             let embedded = catch_unwind(AssertUnwindSafe(|| embed(&texts)));
             embedded.unwrap_or_else(|_| Err("the embedder panicked".into()))?
         } else {
@@ -344,7 +346,8 @@ impl EmbedCall<'_> {
 }
 
 impl Drop for EmbedCall<'_> {
-    /// Ends the call. After an error or a panic, its queries wait again; those of a batch, for their own callers.
+    /// Ends the call. After an error or a panic, its queries wait again. Only their own callers compute the queries of
+    /// a failed batch.
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.calls -= 1;

@@ -22,26 +22,26 @@ pub const MAX_EMBEDDED_BYTES: usize = 128 << 10;
 /// Maximum number of requests in flight with documents, or with many texts of a client.
 const DOCUMENT_SLOTS: usize = 6;
 
-/// Maximum number of requests in flight with queries, which documents cannot take.
+/// Maximum number of requests in flight with queries. Documents cannot take these slots.
 const QUERY_SLOTS: usize = 4;
 
 /// Number of texts per request to text-embeddings-inference (its default `--max-client-batch-size`).
 const TEI_TEXTS: usize = 32;
 
-/// Number of texts per request to other servers. OpenAI takes 2,048, of which a slow server embeds too few in time.
+/// Number of texts per request to other servers. OpenAI takes 2,048, but a slow server could not embed so many in time.
 const TEXTS: usize = 64;
 
-/// Maximum length of the texts of a request, in bytes, unless it has one text. text-embeddings-inference takes requests
-/// of 2 MB.
+/// Maximum length of all texts of a request together, in bytes. text-embeddings-inference takes requests of up to 2 MB.
 const REQUEST_BYTES: usize = 512 << 10;
 
-/// Maximum number of texts that have the time of a query: the query itself and, in the mode `kag`, its 8 entities.
+/// Maximum number of texts in a request with the time limit of a query: the query itself and, in the mode `kag`, its 8
+/// entities.
 const QUERY_TEXTS: usize = 9;
 
-/// Time of a request with more texts, as a multiple of that of a query.
+/// Time limit of a request with more than [`QUERY_TEXTS`] texts, as a multiple of that of a query.
 const BATCH_PATIENCE: u32 = 15;
 
-/// Time of all attempts of a request with more texts, as a multiple of that of one.
+/// Time limit of all attempts of a request with more than [`QUERY_TEXTS`] texts, as a multiple of that of one attempt.
 const BATCH_ATTEMPTS: u32 = 2;
 
 /// Wait before the second attempt; each further one doubles it.
@@ -50,7 +50,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Maximum number of times that the wait doubles.
 const DOUBLINGS: u32 = 6;
 
-/// Text whose vector has the length of all others.
+/// Text that is embedded to measure the length of the vectors.
 const PROBE: &str = "length of vectors";
 
 /// An embedder behind an endpoint.
@@ -128,7 +128,7 @@ impl EmbedEndpoint {
         Self { client: self.client.trusting(roots), ..self }
     }
 
-    /// Asks for one vector, whose length all others must have.
+    /// Requests one vector and records its length, which all others must have.
     ///
     /// # Errors
     /// If the endpoint gives none within the time of a query.
@@ -199,8 +199,8 @@ impl EmbedEndpoint {
 
     /// Embeds one request's texts, and tries again where that may help.
     fn ask(&self, texts: &[&str], patience: RequestPatience) -> Result<Vec<Vec<f32>>, CompleteError> {
-        // Otherwise each search would hold its thread until the last attempt. Those that are waiting already go on, and
-        // documents have time.
+        // Without this check, each search would hold its thread until its last attempt. Searches that already wait go
+        // on, and documents have time.
         if patience.purpose == RequestPurpose::Query
             && let Some(error) = self.client.recently_refused()
         {
@@ -218,7 +218,7 @@ impl EmbedEndpoint {
             // An endpoint that asks for no wait would be asked again without end.
             let wait = after.unwrap_or_default().max(FIRST_WAIT * (1 << attempt.min(DOUBLINGS)));
             attempt += 1;
-            // An attempt without time would fail by another reason than the endpoint's.
+            // An attempt without time would fail for another reason than the endpoint's.
             if begun.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > patience.all {
                 return Err(error);
             }
@@ -264,7 +264,7 @@ impl EmbedEndpoint {
             EmbedForm::Tei => json!({"inputs": texts, "normalize": true, "truncate": true}),
             EmbedForm::OpenAi => {
                 let mut body = json!({"model": self.model, "input": texts});
-                // A third of the size of numbers, and exact.
+                // Base64 takes a third of the size of decimal numbers, and is exact.
                 if !numbers_only {
                     body["encoding_format"] = "base64".into();
                 }

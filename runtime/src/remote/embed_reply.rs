@@ -36,8 +36,8 @@ enum WrittenVector {
     Base64(String),
 }
 
-/// Parses a reply to `count` texts, and puts the vectors into their order. `dims` is the length of the vectors; `None` if
-/// it is not known yet, and only has to be the same for all.
+/// Parses a reply to `count` texts, and puts the vectors into their order. `dims` is the length of the vectors; `None`
+/// if it is not known yet; all vectors must then have the same length.
 ///
 /// # Errors
 /// Description of the fault: a missing or surplus vector, another length, or a number that is not finite.

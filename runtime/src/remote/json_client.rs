@@ -47,7 +47,7 @@ impl JsonClient {
         }
     }
 
-    /// Trusts `roots` instead.
+    /// Trusts `roots` in place of the public certificate authorities.
     pub(super) fn trusting(self, roots: TrustedRoots) -> Self {
         JsonClient { agent: roots.agent(self.timeout), roots, ..self }
     }
@@ -62,8 +62,8 @@ impl JsonClient {
         self.timeout
     }
 
-    /// Returns the error of the last refused connection. `None` if the endpoint has answered since, or if the refusal is no
-    /// longer recent.
+    /// Returns the error of the last refused connection. `None` if the endpoint has answered since, or if the refusal
+    /// is no longer recent.
     pub(super) fn recently_refused(&self) -> Option<CompleteError> {
         self.refused.recent().map(|message| CompleteError::Transient { message, after: None })
     }
@@ -102,7 +102,8 @@ impl JsonClient {
                 let message = format!("no reply from {url} within {:.1} s", timeout.as_secs_f64());
                 CompleteError::Transient { message, after: None }
             }
-            // A retry cannot mend these: the address or certificate is wrong. The first quotes the URL with its query.
+            // A retry cannot help: the address or certificate is wrong. The text of `BadUri` is left out, because it
+            // quotes the URL with its query.
             BadUri(_) => CompleteError::Refused(format!("cannot reach {url}: the URL is invalid")),
             Http(_) | HostNotFound | Rustls(_) => CompleteError::Refused(format!("cannot reach {url}: {error}")),
             BodyExceedsLimit(limit) => {
@@ -118,7 +119,7 @@ impl JsonClient {
         }
     }
 
-    /// Removes the key from the endpoint's message if the message quotes it.
+    /// Parses an error reply and masks the key if the endpoint's message quotes it.
     pub(super) fn trouble(&self, response: &Response<String>) -> Trouble {
         trouble(response.body(), |message| {
             self.key.as_ref().map_or_else(|| message.to_owned(), |key| key.hide(message))
@@ -149,8 +150,8 @@ impl JsonClient {
     }
 }
 
-/// Checks that a URL begins with `http://` or `https://` and a host. Returns it without slashes at its end, and its query
-/// with the `?`.
+/// Checks that a URL begins with `http://` or `https://` and a host. Returns it without slashes at its end, and its
+/// query with the `?`.
 pub(super) fn checked_url(url: &str) -> Result<(&str, &str), UrlError> {
     let (base, query) = without_query(url);
     let wrong = || UrlError { url: base.to_owned() };

@@ -41,8 +41,8 @@ pub struct UrlError {
 }
 
 impl ChatEndpoint {
-    /// Creates a client of the model `model` at `url`, the part of the address before `/chat/completions`. Requests fail
-    /// after `timeout`.
+    /// Creates a client of the model `model` at `url`, the part of the address before `/chat/completions`. Requests
+    /// fail after `timeout`.
     ///
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.

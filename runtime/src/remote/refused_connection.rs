@@ -21,8 +21,8 @@ impl RefusedConnection {
         self.replace(None);
     }
 
-    /// Returns the message of the last refused connection. `None` if the endpoint has answered since, or if the refusal is
-    /// no longer recent.
+    /// Returns the message of the last refused connection. `None` if the endpoint has answered since, or if the refusal
+    /// is no longer recent.
     pub(super) fn recent(&self) -> Option<String> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().filter(|(noted, _)| noted.elapsed() < MEMORY).map(|(_, message)| message.clone())

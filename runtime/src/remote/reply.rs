@@ -42,8 +42,8 @@ pub(super) struct Trouble {
     pub(super) quota: bool,
 }
 
-/// Parses an error body such as `{"error": {"message", "code"}}`; a body of another form becomes the message. `hide` masks
-/// secrets before the message is truncated, so that no part of a key remains.
+/// Parses an error body such as `{"error": {"message", "code"}}`; a body of another form becomes the message. `hide`
+/// masks secrets before the message is truncated, so that no part of a key remains.
 pub(super) fn trouble(body: &str, hide: impl Fn(&str) -> String) -> Trouble {
     let value: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     let error = &value["error"];

@@ -168,7 +168,7 @@ impl Rerank for RerankEndpoint {
         for chunk in documents.chunks(most) {
             scores.extend(self.ask(query, chunk)?);
         }
-        // Some servers return logits. One of them out of range shows that all are.
+        // Some servers return logits. One score out of range shows that all are logits.
         let raw = scores.iter().any(|score| !(0.0..=1.0).contains(score));
         let score = |score: f32| {
             if raw {

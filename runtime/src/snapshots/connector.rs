@@ -1,4 +1,4 @@
-//! HTTP requests of the object store over `ureq`, which the program has already, with its TLS.
+//! HTTP requests of the object store over `ureq`, which the program already uses, with its TLS.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const REQUEST: Duration = Duration::from_secs(120);
 /// Values of `AWS_ALLOW_HTTP` that allow `http://`.
 const YES: [&str; 5] = ["1", "true", "on", "yes", "y"];
 
-/// Creates clients over `ureq`. Of the options of the store only the one that allows `http://` counts.
+/// Creates clients over `ureq`. Ignores all options of the store except the one that allows `http://`.
 #[derive(Debug, Default)]
 pub(super) struct UreqConnector {}
 
@@ -37,7 +37,7 @@ impl HttpConnector for UreqConnector {
             .https_only(!YES.contains(&allowed.to_ascii_lowercase().as_str()))
             .timeout_connect(Some(CONNECT))
             .timeout_global(Some(REQUEST))
-            // The signature covers the host, so that no other one may be asked.
+            // The signature covers the host, so that no redirect to another host can succeed.
             .max_redirects(0)
             .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
         Ok(HttpClient::new(UreqService { agent: Arc::new(config.build().into()) }))

@@ -1,4 +1,4 @@
-//! File of a publication that is being fetched, and what of it is on the disk already.
+//! File of a publication that is being fetched, and its parts that are already on the disk.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,18 +13,18 @@ const PARTIAL: &str = ".fetched";
 /// File that is being fetched.
 #[derive(Debug)]
 pub(super) struct FileFetch {
-    /// File to write, at its end.
+    /// File to write, positioned after the parts that it has already.
     pub(super) output: File,
-    /// Path of this file.
+    /// Path of `output`.
     pub(super) target: PathBuf,
-    /// Path under which it belongs to the index.
+    /// Path of the file in the index.
     path: PathBuf,
-    /// Number of parts that it has already.
+    /// Number of parts that `output` has already.
     pub(super) kept: usize,
 }
 
 impl FileFetch {
-    /// Opens the file that gets what `file` has beyond its beginning `held`, which is at `path`.
+    /// Opens the file at `path`, which holds `held`, to append the parts that `file` has beyond `held`.
     pub(super) fn append(path: &Path, held: &PublishedFile, file: &PublishedFile) -> io::Result<FileFetch> {
         let mut output = File::options().read(true).write(true).open(path)?;
         // An interrupted fetch may have appended more. Nothing is cut off: the manifest tells how much of a log counts.
@@ -33,8 +33,8 @@ impl FileFetch {
         Ok(FileFetch { output, target: path.to_owned(), path: path.to_owned(), kept })
     }
 
-    /// Opens a file beside `path` that replaces it, with what an interrupted fetch or the file at `path` has of it. `None`
-    /// if the file at `path` has everything.
+    /// Opens a file beside `path` that will replace the one at `path`. It begins with the parts that an interrupted
+    /// fetch or the file at `path` already has. `None` if the file at `path` is complete.
     pub(super) fn replace(path: &Path, file: &PublishedFile) -> io::Result<Option<FileFetch>> {
         let local = count_local(path, file)?;
         if local == file.parts.len() && fs::metadata(path).is_ok_and(|about| about.len() == file.bytes()) {
@@ -70,7 +70,7 @@ pub(super) fn is_there(path: &Path, held: &PublishedFile) -> bool {
     fs::metadata(path).is_ok_and(|about| about.len() >= held.bytes())
 }
 
-/// Returns the path of a file while it is fetched. The extension stays, because files differ in nothing else.
+/// Returns the path of a file while it is fetched. The extension stays, because some files differ only in it.
 fn partial(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(PARTIAL);
@@ -81,7 +81,7 @@ fn bytes(parts: &[Part]) -> u64 {
     parts.iter().map(|part| part.bytes).sum()
 }
 
-/// Returns the number of parts of `file` with which the file at `path` begins, 0 if there is none.
+/// Returns the number of parts of `file` with which the file at `path` begins, 0 if there is no such file.
 fn count_local(path: &Path, file: &PublishedFile) -> io::Result<usize> {
     match File::open(path) {
         Ok(mut local) => count_present(&mut local, &file.parts, 0),
@@ -90,7 +90,7 @@ fn count_local(path: &Path, file: &PublishedFile) -> io::Result<usize> {
     }
 }
 
-/// Returns the number of `parts` with which `file` begins. The first `known` are not read.
+/// Returns the number of `parts` with which `file` begins. The first `known` parts are taken for present and not read.
 fn count_present(file: &mut File, parts: &[Part], known: usize) -> io::Result<usize> {
     file.seek(SeekFrom::Start(bytes(&parts[..known])))?;
     for (count, part) in parts.iter().enumerate().skip(known) {

@@ -7,17 +7,17 @@ use super::remote::RemoteIndex;
 use super::replica::Replica;
 use super::{SnapshotError, SnapshotLocation};
 
-/// Longest time between two looks after failures.
+/// Maximum pause between two checks after failures.
 const SELDOM: Duration = Duration::from_secs(30);
 
 /// Folder of the replicas in the cache.
 const REPLICAS: &str = "replicas";
 
-/// Fetches the newest snapshot from `location` into the folder `cache`, and follows it as long as the async runtime runs.
-/// Returns the directory of the index. If the object store cannot be reached, an earlier snapshot serves.
+/// Fetches the newest snapshot from `location` into the folder `cache`, and follows it as long as the async runtime
+/// runs. Returns the directory of the index. If the object store cannot be reached, an earlier snapshot is served.
 ///
 /// # Errors
-/// If there is no snapshot, neither there nor here.
+/// If neither the object store nor the cache has a snapshot, or if the folder cannot be used.
 pub async fn local_copy(
     location: &SnapshotLocation,
     cache: &Path,
@@ -37,7 +37,7 @@ pub async fn local_copy(
             }
             Some(replica)
         }
-        // That process fetches for this one too, and this one takes over when it ends.
+        // Another process fetches into the directory, for this one too. This one takes over when the other ends.
         Err(SnapshotError::InUse(_)) => None,
         Err(error) => return Err(error),
     };
@@ -45,12 +45,13 @@ pub async fn local_copy(
     Ok(dir)
 }
 
-/// Opens a replica in the cache. Its index is never changed there, so that a different one is the remains of a failure.
+/// Opens a replica in the cache. An index in the cache is never changed locally, so that one that differs from its
+/// record is left from a failure.
 fn open(dir: &Path, remote: &RemoteIndex) -> Result<Replica, SnapshotError> {
     Replica::open(dir, remote.clone()).map(|replica| replica.replacing(true))
 }
 
-/// Looks for new snapshots forever.
+/// Checks for new snapshots forever.
 async fn follow(mut replica: Option<Replica>, dir: PathBuf, remote: RemoteIndex, interval: Duration) {
     let mut wait = interval;
     // The last logged error: the same failure is not logged at every attempt.

@@ -1,7 +1,7 @@
 //! Record of the publication that a directory holds.
 //!
-//! A record counts only while the index still has the manifest that the publication names: a commit in the directory, or a
-//! process that was killed before it wrote the record, leaves another one.
+//! A record counts only while the index still has the manifest that the publication names: a commit in the directory,
+//! or a process that was killed before it wrote the record, leaves another manifest.
 
 use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
@@ -27,7 +27,7 @@ const SNAPSHOTS: &str = "snapshot-";
 /// Beginning of the names of logs of changes.
 pub(super) const LOGS: &str = "delta-";
 
-/// Returns the publication that the directory holds. `None` if its index is another one.
+/// Returns the publication that the directory holds. `None` if it has no index, or another one.
 pub(super) fn read(dir: &Path) -> Result<Option<PublishedIndex>, SnapshotError> {
     let Some(manifest) = local_manifest(dir)? else { return Ok(None) };
     let is_here = |recorded: &PublishedIndex| recorded.files.get(MANIFEST) == Some(&manifest);
@@ -55,7 +55,7 @@ pub(super) fn record(dir: &Path, held: &PublishedIndex) -> Result<(), SnapshotEr
 
 fn recorded(dir: &Path, name: &str) -> Result<Option<PublishedIndex>, SnapshotError> {
     match fs::read(dir.join(name)) {
-        // A record that cannot be read costs that all local files are read again.
+        // A record that cannot be parsed is no error: all local files are then read again.
         Ok(json) => Ok(PublishedIndex::parse(name, &json).ok()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(SnapshotError::file("read", &dir.join(name))(error)),
@@ -89,10 +89,10 @@ pub(super) fn lock_index(dir: &Path) -> Result<File, SnapshotError> {
     lock(&dir.join(WRITER_LOCK))?.ok_or_else(|| locked().into())
 }
 
-/// Removes snapshots and logs that are not among the files `needed`, and the remains of fetches of them. The index must be
-/// locked.
+/// Removes snapshots and logs that are not among the files `needed`, and the remains of fetches of them. The index must
+/// be locked.
 pub(super) fn remove_unneeded(dir: &Path, needed: &HashSet<String>) -> io::Result<()> {
-    // Snapshots that a writer keeps are its own to remove.
+    // A directory with a history belongs to a writer, which removes its snapshots itself.
     if dir.join(HISTORY).exists() {
         return Ok(());
     }

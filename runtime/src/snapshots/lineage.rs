@@ -1,5 +1,5 @@
-//! Record of the last publication that a directory made or fetched, by place. A publication that follows another one is
-//! refused, so that two writers cannot replace each other's documents.
+//! Record of the last publication that a directory made or fetched, by place. Publishing on top of any other
+//! publication is refused, so that two writers cannot replace each other's documents.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,7 +33,7 @@ struct KnownPublication {
 }
 
 impl Lineage {
-    /// Reads what the directory `dir` knows.
+    /// Reads the record of the directory `dir`.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -59,7 +59,8 @@ impl Lineage {
     /// # Errors
     /// If the file cannot be written.
     pub(super) fn attempt(&mut self, place: &str, json: &[u8]) -> Result<(), SnapshotError> {
-        // What it replaces does not come from here, even if this attempt fails.
+        // The number stays: the publication that this one replaces does not come from this directory, even if the
+        // attempt fails.
         let number = self.places.get(place).map_or(0, |known| known.number);
         self.set(place, KnownPublication { number, attempted: Some(hash(json)) })
     }

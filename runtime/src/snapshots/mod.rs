@@ -12,7 +12,7 @@
 //! | `published` | what a manifest holds |
 //! | `remote` | reading and writing of manifests and parts |
 //! | `push` | the writer |
-//! | `lineage` | what the writer knows of its place, so that a second writer is refused |
+//! | `lineage` | last publication that the writer knows at its place, so that a second writer is refused |
 //! | `sweep` | removal of what no kept manifest names |
 //! | `replica` | the reader |
 //! | `held` | what the reader's directory holds, and its locks |
@@ -45,7 +45,7 @@ pub use replica::{PullReport, Replica};
 /// Error returned when snapshots are published or fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The address has another form.
+    /// The address is invalid.
     #[error("invalid place of snapshots {0:?}: expected `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder")]
     Location(String),
     /// The object store returned an error.

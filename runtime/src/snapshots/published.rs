@@ -13,14 +13,14 @@ const FORMAT: u32 = 1;
 /// Maximum size of a part in bytes.
 pub(super) const PART: u64 = 8 << 20;
 
-/// Number of parts beyond what its size needs from which a file is split anew.
+/// Maximum number of parts of a file beyond what its size needs. A file with more is split anew.
 const SPARE_PARTS: u64 = 64;
 
 /// Files of a published snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PublishedIndex {
     format: u32,
-    /// Number of the publication, one more than that of the one before.
+    /// Number of the publication, one more than that of the previous publication.
     pub(super) number: u64,
     /// Number of the snapshot in its index.
     pub(super) snapshot: u64,
@@ -61,7 +61,7 @@ impl PublishedFile {
         self.parts.len() as u64 > self.bytes() / PART + SPARE_PARTS
     }
 
-    /// Returns `true` if this file is `longer` without some bytes at its end, or the same.
+    /// Returns `true` if `longer` begins with the parts of this file.
     pub(super) fn begins(&self, longer: &PublishedFile) -> bool {
         longer.parts.starts_with(&self.parts)
     }
@@ -113,8 +113,8 @@ impl PublishedIndex {
 }
 
 /// Returns `true` for the path of a file within a folder. A manifest may come from elsewhere, and must not reach other
-/// files. Names that begin with a dot are those of locks and records of the folder itself; tantivy has such files further
-/// down.
+/// files. Names that begin with a dot are those of locks and records of the folder itself; in subfolders, tantivy has
+/// such files too.
 fn is_within(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     !name.is_empty() && !name.starts_with('.') && Path::new(name).components().all(plain)

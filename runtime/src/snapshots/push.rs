@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 5;
 pub struct PushOptions {
     /// Number of publications to keep, the new one included.
     pub keep: usize,
-    /// Replaces what another writer has published.
+    /// If `true`, replaces the publication of another writer.
     pub replace: bool,
 }
 
@@ -66,7 +66,7 @@ struct SentPart {
 ///
 /// # Errors
 /// [`SnapshotError::OtherWriter`] if another directory has published meanwhile; and if the index cannot be read, or the
-/// object store fails. Nothing is published then.
+/// object store fails. Nothing is published then, unless the error follows the creation of the manifest.
 pub async fn push(dir: &Path, remote: &RemoteIndex, options: PushOptions) -> Result<PushReport, SnapshotError> {
     let mut lineage = Lineage::read(dir)?;
     let newest = remote.newest().await?;
@@ -77,7 +77,7 @@ pub async fn push(dir: &Path, remote: &RemoteIndex, options: PushOptions) -> Res
     if let (Some(newest), false, false) = (&newest, own, options.replace) {
         return Err(SnapshotError::OtherWriter { number: newest.number, place: remote.place.clone() });
     }
-    // Files of another writer may have the same names, and are not the same.
+    // Files of another writer may have the same names, but other contents.
     let base = newest.as_ref().filter(|_| own);
     for _ in 0..ATTEMPTS {
         match attempt(dir, remote, base, newest.as_ref(), &mut lineage).await {
@@ -164,14 +164,14 @@ fn local_files(manifest: &Manifest) -> Vec<(String, u64)> {
     files
 }
 
-/// Returns the parts of the earlier file with which the file of `bytes` bytes at `path` begins. Files are never written
-/// again, but logs grow.
+/// Returns the parts of the earlier file with which the file of `bytes` bytes at `path` begins. Files are never
+/// rewritten; only logs grow.
 async fn kept_parts(path: &Path, bytes: u64, earlier: Option<&PublishedFile>) -> Result<PublishedFile, SnapshotError> {
     let Some(earlier) = earlier.filter(|earlier| earlier.bytes() <= bytes && !earlier.is_fragmented()) else {
         return Ok(PublishedFile::default());
     };
     let Some(last) = earlier.parts.last() else { return Ok(PublishedFile::default()) };
-    // One part is compared, in case the directory was replaced by hand.
+    // Only the last part is compared, in case the directory was replaced by hand.
     let found = read_range(path.to_owned(), earlier.bytes() - last.bytes, last.bytes).await?;
     Ok(if Part::of(&found) == *last { earlier.clone() } else { PublishedFile::default() })
 }

@@ -1,8 +1,8 @@
 //! The reader: a directory that holds the newest published snapshot.
 //!
-//! New files are fetched beside those that are searched, logs are appended to, and the manifest of the index is renamed into
-//! place at last, as a commit does; an open index follows it by itself. What the new snapshot does not name stays for one
-//! more publication, because searches may not have left the old one yet.
+//! New files are fetched beside those that are searched, logs are appended to, and the manifest of the index is renamed
+//! into place last, as by a commit; an open index follows it by itself. What the new snapshot does not name stays for
+//! one more publication, because searches may not have left the old one yet.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -22,8 +22,8 @@ use super::{SnapshotError, blocking, held};
 /// Name of the lock file.
 const LOCK: &str = ".waymark.replica.lock";
 
-/// Number of looks without a new publication after which all manifests are listed. The next one may have been removed
-/// already, if many were made between two looks.
+/// Number of checks without a new publication after which all manifests are listed. The next manifest may have been
+/// removed already, if many were published between two checks.
 const LIST_AFTER: u32 = 15;
 
 /// Directory that holds a published snapshot.
@@ -34,9 +34,9 @@ pub struct Replica {
     held: Option<PublishedIndex>,
     /// If `true`, an index that was built or changed in the directory is replaced.
     replaces: bool,
-    /// If `true`, the next look lists all manifests instead of asking for the next one.
+    /// If `true`, the next check lists all manifests instead of asking for the next one.
     is_lost: bool,
-    /// Number of looks since the last publication.
+    /// Number of checks since the last publication.
     quiet: u32,
     _lock: File,
 }
@@ -50,7 +50,7 @@ pub struct PullReport {
     pub snapshot: u64,
     /// Number of parts fetched.
     pub parts: u64,
-    /// Bytes of these parts.
+    /// Size of the fetched parts, in bytes.
     pub bytes: u64,
 }
 
@@ -66,7 +66,8 @@ impl Replica {
         Ok(Replica { dir: dir.to_owned(), remote, held, replaces: false, is_lost: true, quiet: 0, _lock: lock })
     }
 
-    /// Replaces an index that was built or changed in the directory, if `replaces` is `true`. It is an error otherwise.
+    /// Sets the handling of an index that was built or changed in the directory: `true` replaces it, and `false` makes
+    /// [`refresh`](Self::refresh) fail.
     #[must_use]
     pub fn replacing(self, replaces: bool) -> Replica {
         Replica { replaces, ..self }
@@ -80,8 +81,9 @@ impl Replica {
     /// Fetches the newest publication. `None` if the directory holds it already.
     ///
     /// # Errors
-    /// If nothing was published, the object store or the disk fails, or a part is damaged. The directory still holds what
-    /// it held. [`SnapshotError::Changed`] if the index was not fetched, and an error of the index if it is being changed.
+    /// If nothing was published, the object store or the disk fails, or a part is damaged. The directory still holds
+    /// what it held. [`SnapshotError::Changed`] if the index was not fetched, and an error of the index if it is being
+    /// changed.
     pub async fn refresh(&mut self) -> Result<Option<PullReport>, SnapshotError> {
         let is_listed = self.is_lost || self.held.is_none();
         let newest = self.newest().await;
@@ -150,7 +152,7 @@ impl Replica {
         Ok(report)
     }
 
-    /// Writes a file: what a log lacks is appended; any other file is written beside and renamed.
+    /// Writes a file. The missing end of a log is appended; any other file is written beside the old one and renamed.
     async fn write(&self, name: &str, file: &PublishedFile, report: &mut PullReport) -> Result<(), SnapshotError> {
         let path = self.dir.join(name);
         let held = self.held.as_ref().and_then(|held| held.files.get(name));
@@ -190,7 +192,8 @@ impl Replica {
         .await
     }
 
-    /// Records that the directory holds `newest`, and removes what neither it nor the publication before names.
+    /// Records that the directory holds `newest`, and removes the files that neither `newest` nor the previous
+    /// publication names.
     async fn hold(&mut self, newest: &PublishedIndex) -> Result<(), SnapshotError> {
         let place = self.remote.place.clone();
         let dir = self.dir.clone();
@@ -198,7 +201,7 @@ impl Replica {
         let newest = newest.clone();
         blocking(move || {
             held::record(&dir, &newest)?;
-            // Whoever has fetched it may go on from here as the writer.
+            // A directory that has fetched a publication may continue from it as the writer.
             Lineage::read(&dir)?.know(&place, newest.number)?;
             let named = before.iter().chain([&newest]);
             let needed: HashSet<String> = named.flat_map(|index| index.files.keys().cloned()).collect();

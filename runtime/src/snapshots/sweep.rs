@@ -1,4 +1,4 @@
-//! Removal of manifests beyond those that are kept, and of parts that none of these names.
+//! Removal of manifests beyond those that are kept, and of parts that no kept manifest names.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use object_store::path::Path;
 use super::SnapshotError;
 use super::remote::{PARTS, RemoteIndex, manifest_path};
 
-/// Number of publications between two looks at all parts, of which there may be thousands.
+/// Number of publications between two listings of all parts, because there may be thousands of parts.
 const BETWEEN_SWEEPS: u64 = 16;
 
 /// Age from which a part may be removed. A younger one may belong to a publication that another writer is preparing.

@@ -1,4 +1,4 @@
-//! A writer and its replicas over a folder, and over S3 where a server is given.
+//! Tests of a writer and its replicas, over a folder and, if a server is given, over S3.
 #![allow(clippy::unwrap_used)]
 
 mod lineage;
@@ -58,7 +58,7 @@ fn snapshot(dir: &Path) -> u64 {
     Manifest::read(dir).unwrap().snapshot
 }
 
-/// A writer publishes, a replica follows, and only what changed is moved.
+/// Checks that a replica follows a writer, and that only changes are transferred.
 async fn follows(remote: RemoteIndex) {
     let writer = built(3000);
     let replica_dir = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ async fn follows(remote: RemoteIndex) {
         add(writer.path(), number);
         let pushed = push(writer.path(), &remote, PushOptions::default()).await.unwrap();
         let pulled = replica.refresh().await.unwrap().unwrap();
-        // The new end of the log, and the manifest.
+        // These are the new end of the log and the manifest.
         assert_eq!((pushed.parts, pulled.parts), (2, 2), "{pushed:?} {pulled:?}");
         assert!(pulled.bytes * 10 < whole.bytes && pushed.bytes * 10 < first.bytes, "{pushed:?} of {first:?}");
         assert!(searched.refresh().unwrap() && finds(&searched.current(), number));
@@ -153,7 +153,7 @@ async fn a_restored_snapshot_reaches_the_replicas_and_old_files_go() {
     .await;
     publish(&|| drop(restore_snapshot(writer.path(), first, 3).unwrap())).await;
     assert_eq!(all(dir.path()), all(writer.path()));
-    // Twice written anew: what the first publication named is gone.
+    // After three full rewrites, the files that only the first publication named are removed.
     let rewrite = |number| {
         let options = CommitOptions { append_from: u64::MAX, ..CommitOptions::default() };
         commit(writer.path(), &Embedding::Mock, Changes::upsert([document(number)]), &options, &()).unwrap();

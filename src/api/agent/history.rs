@@ -46,7 +46,7 @@ impl From<HistoryMessage> for ConversationMessage {
 pub(super) fn conversation(history: Vec<HistoryMessage>, question: String) -> Result<Conversation, ApiError> {
     let earlier = history.into_iter().map(ConversationMessage::from);
     let asked = ConversationMessage::new(Role::User, question);
-    // The last message is the user's, so that it can only be blank.
+    // The last message is the user's, so the only possible error is a blank question.
     Conversation::from_messages(earlier.chain([asked]).collect())
         .map_err(|_| ApiError::invalid("question", "`question` is empty"))
 }

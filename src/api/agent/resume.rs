@@ -89,7 +89,7 @@ fn rest(state: &AppState, reading: StreamReader) -> Response {
     sse::respond(frames, state.config.ping, state.drain.clone(), Frame::named_error)
 }
 
-/// Number of the last event the client has, and the name of the header or parameter that holds it.
+/// Returns the number of the last event that the client has, and the name of the header or parameter that holds it.
 fn after(headers: &HeaderMap, query: &str) -> Result<(&'static str, u64), ApiError> {
     const HEADER: &str = "last-event-id";
     const QUERY: &str = "after";

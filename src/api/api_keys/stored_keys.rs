@@ -47,7 +47,7 @@ impl StoredKeys {
         Ok(())
     }
 
-    /// Reads the keys from the state. A shared state is then read again and again.
+    /// Reads the keys from the state. A shared state is then read again every [`REFRESH`].
     ///
     /// # Errors
     /// If the state cannot be read: a revoked key must not be accepted.

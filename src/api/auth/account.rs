@@ -73,7 +73,7 @@ impl Accounts {
     /// Counts `more` requests beyond the one that was admitted, such as the further prompts of a list.
     ///
     /// # Errors
-    /// 429 if an account may not make as many.
+    /// 429 if an account may not make that many.
     pub(crate) fn count_requests(&self, more: usize) -> Result<(), ApiError> {
         if more == 0 {
             return Ok(());

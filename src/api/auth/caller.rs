@@ -19,12 +19,12 @@ pub(crate) struct Caller {
     pub(crate) owner: Option<KeyOwner>,
     /// Limits that the request counts towards.
     pub(crate) accounts: Accounts,
-    /// Salt of the prefix cache and the cache of query vectors: callers with different salts share neither. 0 for callers
-    /// that share theirs.
+    /// Salt of the prefix cache and the cache of query vectors: callers with different salts share neither. 0 for
+    /// callers that use the shared caches.
     pub(crate) salt: u64,
     /// Maximum number of concurrent requests of the caller. `None` sets no limit.
     pub(crate) concurrent: Option<u32>,
-    /// If `true`, there are other keys, to which the caller must leave room.
+    /// If `true`, the server has other keys, for which the caller must leave room.
     pub(crate) shares: bool,
     /// Deadline after which the request may no longer hold its connection.
     pub(crate) lifetime: Lifetime,
@@ -52,7 +52,8 @@ impl Caller {
         }
     }
 
-    /// Checks that the caller, who holds `own` of the `used` places for `what`, may take another one of `most`.
+    /// Checks that the caller, who holds `own` of the `used` places for `what`, may take another one. `most` is the
+    /// number of places.
     ///
     /// A key may hold no more places than are free (the dynamic threshold of Choudhury and Hahne, "Dynamic queue length
     /// thresholds for shared-memory packet switches", 1998): `n` greedy keys get `most / (n + 1)` places each, and as
@@ -72,14 +73,14 @@ impl Caller {
         Ok(())
     }
 
-    /// Returns the tenant of the engine among whom this request's tokens are counted: the key or, where there are none,
-    /// the request itself.
+    /// Returns the engine's tenant that this request's tokens count towards: the key or, if the server has no keys, the
+    /// request itself.
     pub(crate) fn tenant(&self) -> u64 {
         let request = || self.request.map(|request| request.0.as_u64_pair().1);
         self.owner.map(KeyOwner::tenant).or_else(request).unwrap_or(0)
     }
 
-    /// Returns the priority of a request that asks for `asked`: at most that of the key, which is also the default.
+    /// Returns the priority of the request: `asked`, but at most that of the key, which is also the default.
     pub(crate) fn priority(&self, asked: Option<Priority>) -> Priority {
         let own = self.priority.map(Priority::from);
         match (asked, own) {

@@ -20,8 +20,8 @@ pub(super) fn max_tokens(request: &ChatRequest) -> Result<Option<usize>, ApiErro
     sampling_params::most_tokens(param, new.or(old))
 }
 
-/// Checks the `store` option. `false` keeps no trace. `true` is a hint: completions are not stored, as OpenAI's
-/// interface would, and `strict` refuses hints.
+/// Checks the `store` option. `false` keeps no trace. `true` is a hint, because completions are never stored here,
+/// unlike in OpenAI's interface. `strict` refuses hints.
 pub(super) fn store(store: Option<bool>, strict: bool) -> Result<Option<bool>, ApiError> {
     if strict && store == Some(true) {
         return Err(ApiError::unimplemented("store"));

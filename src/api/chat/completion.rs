@@ -169,7 +169,7 @@ pub struct ChatChunk<'a> {
     pub usage: Option<Option<&'a ChatUsage>>,
 }
 
-/// ChatPiece of one answer.
+/// Piece of one answer.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ChunkChoice<'a> {
     /// Index of the answer, from 0.

@@ -10,7 +10,7 @@ use crate::api::rag::RagStep;
 /// Stand-in for a missing log-probability, as in OpenAI's interface. Forced tokens have none.
 const NO_LOGPROB: f32 = -9999.0;
 
-/// ChatPiece of one answer, in the order of the episode.
+/// Piece of one answer. Pieces follow the order of the episode's events.
 #[derive(Debug)]
 pub(super) enum ChatPiece {
     /// More reasoning.
@@ -50,8 +50,8 @@ impl Translator {
         Self { trace, calls: CallParser::new(tools), ..Self::default() }
     }
 
-    /// Returns the pieces of `event`, possibly none. Text outside every known tag counts as reasoning: the policy wrote
-    /// it on its way, and it is not part of the answer.
+    /// Returns the pieces of `event`, possibly none. Text outside every known tag counts as reasoning, because it is
+    /// not part of the answer.
     pub(super) fn translate(&mut self, event: Event) -> Vec<ChatPiece> {
         match event {
             Event::Started { id, .. } => {
@@ -102,8 +102,8 @@ impl Translator {
         }
     }
 
-    /// Translates reasoning. The trace joins turns without a separator; as one text they need a line break between
-    /// them.
+    /// Translates reasoning. Adds a line break between the reasoning of two turns, because clients join all pieces into
+    /// one text.
     fn reasoning(&mut self, turn: usize, text: String) -> Option<ChatPiece> {
         if text.is_empty() {
             return None;

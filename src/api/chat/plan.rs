@@ -36,7 +36,7 @@ pub(super) struct ChatPlan {
     pub(super) cites: bool,
     /// If `true`, reasoning is sent under both of its names.
     pub(super) mirror: bool,
-    /// Names of the tools whose calls stand in the answer.
+    /// Names of the tools whose calls the policy writes in its answer.
     pub(super) tools: Vec<String>,
     /// Path of the field that gives the form of the answer, if one does.
     form_param: Option<&'static str>,
@@ -100,7 +100,7 @@ impl ChatPlan {
         let plan = ChatPlan {
             state: state.clone(),
             head: CompletionHead::new(state, &policy, id),
-            // As in OpenAI's interface, only a request that names a tier is told one.
+            // As in OpenAI's interface, only a request that names a tier gets one in its response.
             service_tier: request.service_tier.as_deref().map(|_| "default"),
             policy,
             n,
@@ -116,7 +116,7 @@ impl ChatPlan {
         Ok((plan, question))
     }
 
-    /// Renames the field at fault in an error about the form of the answer to that of the request.
+    /// Replaces the field in an error about the form of the answer with the field that the request used.
     pub(super) fn of_form(&self, error: ApiError) -> ApiError {
         of_form(error, self.form_param)
     }

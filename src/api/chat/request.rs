@@ -58,7 +58,7 @@ pub struct ChatRequest {
     /// Penalty on tokens by how often they were sampled in the turn (for a guided policy: in the current span).
     #[schema(minimum = -2, maximum = 2)]
     pub frequency_penalty: Option<f32>,
-    /// Penalty on tokens that were sampled there at all.
+    /// Penalty on tokens that were sampled at least once in the turn (for a guided policy: in the current span).
     #[schema(minimum = -2, maximum = 2)]
     pub presence_penalty: Option<f32>,
     /// Values added to the logits of tokens, by token ID.
@@ -84,7 +84,7 @@ pub struct ChatRequest {
     pub guided_json: Option<Value>,
     /// Regular expression of the answer: old name of `structured_outputs.regex`. Not in OpenAI's interface.
     pub guided_regex: Option<String>,
-    /// Texts of which the answer is one: old name of `structured_outputs.choice`. Not in OpenAI's interface.
+    /// Texts, one of which is the answer: old name of `structured_outputs.choice`. Not in OpenAI's interface.
     pub guided_choice: Option<Vec<String>>,
     /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
     pub guided_grammar: Option<String>,

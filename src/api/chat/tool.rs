@@ -219,7 +219,7 @@ impl CalledFunction {
 pub(crate) struct ClientTools {
     /// Tools shown to the model.
     pub(super) shown: Vec<Tool>,
-    /// Names of the tools of which exactly one call is demanded. Empty if none is.
+    /// Names of the tools that satisfy the demand for exactly one call. Empty if no call is demanded.
     pub(super) demanded: Vec<String>,
     /// Names of the tools with `strict`.
     pub(super) strict: Vec<String>,
@@ -311,8 +311,8 @@ fn check_name(param: &str, name: &str) -> Result<(), ApiError> {
         .map_err(|refused| ApiError { message: refused.message.replacen("a schema", "a function", 1), ..refused })
 }
 
-/// Adds tools to a conversation, and what they demand to the options of its episodes. Returns the names of the tools
-/// whose calls `policy` writes in its answer.
+/// Adds tools to a conversation, and their demands to the options of its episodes. Returns the names of the tools whose
+/// calls `policy` writes in its answer.
 pub(crate) fn offer(
     tools: ClientTools,
     parallel: Option<bool>,
@@ -326,7 +326,7 @@ pub(crate) fn offer(
     }
     let in_answer = policy.protocol.calls();
     if !demanded.is_empty() {
-        // The call takes the place of the answer, so that there is nothing to have the form.
+        // The demanded call replaces the answer, so the form of the answer does not apply.
         options.form = None;
     }
     let names: Vec<String> = shown.iter().map(|tool| tool.name.clone()).collect();
@@ -340,8 +340,8 @@ pub(crate) fn offer(
     (names, conversation.with_tools(shown))
 }
 
-/// Lets an episode go on where an earlier one ended with a call, if the conversation continues with its result and the
-/// trace of the earlier one is still kept. `call` is the ID of the call.
+/// Makes an episode continue an earlier one that ended with a call, if the conversation continues with the result of
+/// that call and the trace of the earlier episode is still kept. `call` is the ID of the call.
 pub(crate) fn resume(
     state: &AppState,
     caller: &Caller,

@@ -96,8 +96,7 @@ impl ChoiceBuilder {
         let finish_reason =
             self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
         let reasoning_content = (!self.reasoning.is_empty()).then_some(self.reasoning);
-        // As in OpenAI's interface: content is null beside a refusal, and beside tool calls unless the model also wrote
-        // some.
+        // As in OpenAI's interface, empty content beside a refusal or tool calls is null.
         let speaks = self.refusal.is_none() && self.calls.is_empty();
         let message = AssistantMessage {
             content: Some(self.content).filter(|content| speaks || !content.is_empty()),

@@ -75,7 +75,8 @@ fn name(bytes: &[u8]) -> String {
     }
 }
 
-/// Converts a log-probability to JSON, which has no infinities; impossible tokens have an infinite one.
+/// Converts a log-probability to JSON, which has no infinities. That of an impossible token is infinite and becomes
+/// [`MIN_LOGPROB`].
 fn number(logprob: Option<f32>) -> Value {
     logprob.map_or(Value::Null, |logprob| Value::from(logprob.max(MIN_LOGPROB)))
 }

@@ -99,7 +99,7 @@ impl CompletionPlan {
         Ok((plan, prompts.into_iter().map(question).collect()))
     }
 
-    /// Renames the field at fault in an error about the form of the answers to that of the request.
+    /// Replaces the field in an error about the form of the answers with the field that the request used.
     pub(super) fn of_form(&self, error: ApiError) -> ApiError {
         match self.form_param {
             Some(param) => error.renamed("response_format", param),
@@ -123,7 +123,7 @@ pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
         prompt.iter().flatten().for_each(|usage| one.add(usage));
         all.join(&one);
     }
-    // A completion has no reasoning; text outside an answer only ends it.
+    // A completion has no reasoning. Text outside the answer only ends the completion.
     all.completion_tokens_details.reasoning_tokens = 0;
     all
 }
@@ -153,7 +153,8 @@ fn logprobs(request: &CompletionRequest) -> Result<Option<usize>, ApiError> {
 /// Prompt as text, and as token IDs if the client sent IDs.
 type CompletionPrompt = (String, Option<Vec<u32>>);
 
-/// Decodes a prompt of token IDs. One that cannot fit is refused first, because its text may be a hundred times as long.
+/// Decodes a prompt of token IDs. A prompt that cannot fit is refused first, because its text may be a hundred times as
+/// long.
 fn decoded(state: &AppState, ids: Vec<u32>) -> Result<CompletionPrompt, ApiError> {
     let limit = state.runtime.engine.limit();
     if ids.len() >= limit {

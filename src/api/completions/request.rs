@@ -68,7 +68,7 @@ pub struct CompletionRequest {
     pub guided_json: Option<Value>,
     /// Regular expression of the answer: old name of `structured_outputs.regex`. Not in OpenAI's interface.
     pub guided_regex: Option<String>,
-    /// Texts of which the answer is one: old name of `structured_outputs.choice`. Not in OpenAI's interface.
+    /// Texts, one of which is the answer: old name of `structured_outputs.choice`. Not in OpenAI's interface.
     pub guided_choice: Option<Vec<String>>,
     /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
     pub guided_grammar: Option<String>,
@@ -110,8 +110,8 @@ pub enum PromptInput {
     Text(String),
     /// Several texts.
     Texts(Vec<String>),
-    /// Token ids.
+    /// Token IDs.
     Ids(Vec<u32>),
-    /// Several lists of token ids.
+    /// Several lists of token IDs.
     IdLists(Vec<Vec<u32>>),
 }

@@ -10,7 +10,7 @@ use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
 use crate::api::logprob_room::LogprobRoom;
 
-/// Waits for all answers. Log-probabilities that take more than `answer_bytes` bytes over all answers are left out.
+/// Collects all answers. Log-probabilities that take more than `answer_bytes` bytes over all answers are left out.
 pub(super) async fn collect(
     plan: CompletionPlan,
     mut events: Events,

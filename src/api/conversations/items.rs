@@ -15,7 +15,7 @@ use crate::api::page::{CursorQuery, ItemList};
 use crate::api::state::AppState;
 use crate::store::{RecordKey, RecordKind, RecordRange};
 
-/// Size from which a page ends, in bytes. It has one item in any case.
+/// Maximum size of a page, in bytes. A page has at least one item, however large.
 const PAGE_BYTES: usize = 8 << 20;
 
 /// Items to add to a conversation.

@@ -1,4 +1,4 @@
-//! `/v1/index`: what the served index holds, for people who look around in it.
+//! `/v1/index`: routes for browsing the served index.
 //!
 //! | file | content |
 //! |---|---|

@@ -240,7 +240,7 @@ fn kind_named(value: &str) -> Result<NodeKind, ApiError> {
         "phrase" => Ok(NodeKind::Phrase),
         "passage" => Ok(NodeKind::Passage),
         _ => {
-            // A client may send any length, and the message repeats it.
+            // Truncated, because the message repeats the value and a client may send any length.
             let shown: String = value.chars().take(40).collect();
             Err(ApiError::invalid("kind", format!("`kind` must be `phrase` or `passage`, not `{shown}`")))
         }

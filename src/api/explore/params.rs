@@ -8,7 +8,7 @@ use form_urlencoded::parse;
 
 use crate::api::error::ApiError;
 
-/// Calls `visit` with the name and the value of each query parameter but `index`, which has chosen the index already.
+/// Calls `visit` with the name and the value of each query parameter except `index`, which was read before.
 ///
 /// # Errors
 /// The first error of `visit`.
@@ -29,7 +29,7 @@ where
     T: FromStr + PartialOrd + Display,
 {
     value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        // A client may send any length, and the message repeats it.
+        // Truncated, because the message repeats the value and a client may send any length.
         let shown: String = value.chars().take(40).collect();
         let message = format!("`{name}` must be from {} to {}, not `{shown}`", range.start(), range.end());
         ApiError::invalid(name, message)

@@ -154,7 +154,7 @@ fn page(source: TripleSource, triples: &[Triple], query: &TripleQuery) -> IndexT
 impl From<&Triple> for IndexTriple {
     fn from(triple: &Triple) -> IndexTriple {
         let [subject, relation, object] = triple.clone().into();
-        // The names of the graph's nodes, by which a client opens them.
+        // Names of the phrases in the graph, as `/v1/index/neighbors` takes them.
         let subject_phrase = normalize(&subject);
         let object_phrase = normalize(&object);
         IndexTriple { subject, relation, object, subject_phrase, object_phrase }

@@ -56,7 +56,7 @@ pub(crate) struct UploadedFiles {
     /// Maximum total size, in bytes.
     storage: u64,
     files: Mutex<BTreeMap<String, Arc<FileRecord>>>,
-    /// Room of the files that are being uploaded, by ID. Locked after `files`, where both are.
+    /// Room of the files that are being uploaded, by ID. If both are locked, `files` is locked first.
     reserved: Arc<Mutex<BTreeMap<String, ReservedRoom>>>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct PartialFile {
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Renamed, if the upload was finished; the next start removes what cannot be removed now.
+        // A finished upload was renamed, so nothing is left. The next start removes what cannot be removed now.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
@@ -115,8 +115,8 @@ impl UploadedFiles {
         Ok(UploadedFiles { folder, storage, files: Mutex::new(files), reserved: Arc::default() })
     }
 
-    /// Reserves room for the file `id` of `caller`, which has at most `bytes`. Files that are being uploaded count as
-    /// those that are stored.
+    /// Reserves room for the file `id` of `caller`, which has at most `bytes`. Files that are being uploaded count like
+    /// stored ones.
     ///
     /// # Errors
     /// 429 if the caller's key already holds its share, 503 if there is no room.

@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Interval at which sessions that were parked too long are closed.
 const SWEEP: Duration = Duration::from_secs(5);
 
-/// Time within which a session is parked whose client has gone on before its turn was over.
+/// Maximum time to wait for a session to be parked, if the next request arrives before the previous turn has ended.
 const SETTLING: Duration = Duration::from_millis(250);
 
 /// Name of a session. Two keys with the same text have two sessions.
@@ -73,13 +73,13 @@ pub(crate) struct ParkedSessions(Arc<Mutex<ParkingLot>>);
 #[derive(Debug, Default)]
 struct ParkingLot {
     sessions: HashMap<SessionName, ParkedSession>,
-    /// Last turn of each session that has one.
+    /// Latest running turn of each session that has one.
     running: HashMap<SessionName, RunningSequence>,
     /// If `true`, a task closes the sessions that were parked too long.
     swept: bool,
 }
 
-/// Sequence after which tokens are generated.
+/// Sequence that a running turn continues.
 #[derive(Debug)]
 struct RunningSequence {
     ids: Vec<u32>,
@@ -87,7 +87,7 @@ struct RunningSequence {
     ended: watch::Receiver<()>,
 }
 
-/// Turn of a session. The session can be continued when it is dropped.
+/// Turn of a session. Once it is dropped, the session can be continued.
 #[derive(Debug)]
 pub(super) struct SessionTurn {
     parked: ParkedSessions,
@@ -114,8 +114,8 @@ impl ParkedSessions {
         SessionTurn { parked: self.clone(), name, running }
     }
 
-    /// Waits until the session `name` is parked, if `ids` goes on from the turn that runs in it. A client that ends a turn
-    /// by its own rules closes the connection, and may come back before that is noticed here.
+    /// Waits until the session `name` is parked, if `ids` continues its running turn. A client that ends a turn by its
+    /// own rules closes the connection, and may send the next request before the server notices.
     pub(super) async fn settle(&self, name: &SessionName, ids: &[u32]) {
         let ended = {
             let lot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,12 +123,13 @@ impl ParkedSessions {
             running.map(|turn| turn.ended.clone())
         };
         if let Some(mut ended) = ended {
-            // The wait ends when the sender, which never sends, is dropped, or when it takes too long.
+            // The sender never sends. The wait ends when the sender is dropped, or with the timeout.
             let _ = timeout(SETTLING, ended.changed()).await;
         }
     }
 
-    /// Takes what `ids` continues of the session `name`, with the same weights. A session that is not continued is closed.
+    /// Takes the part of the session `name` that `ids` continues, if its weights and salt are the same. A session that
+    /// is not continued is closed.
     pub(super) fn take(
         &self,
         engine: &TokenSource,
@@ -144,7 +145,7 @@ impl ParkedSessions {
         match common {
             0 => None,
             _ if !same => None,
-            // Also where nothing was appended: its last token is not computed yet.
+            // Also if `ids` adds nothing, because the session's last token is not computed yet.
             kept if kept == session.len() => Some(session),
             // The client ended its turn before the engine did, or went on with another token.
             kept => Some(engine.fork(&session, kept, options)),
@@ -161,8 +162,8 @@ impl ParkedSessions {
             return;
         }
         lot.sessions.insert(name, ParkedSession { session, options, since: Instant::now() });
-        // The sweeper ends with the last session, and a new one starts it again. A session may be parked while the runtime
-        // ends, when no task can start.
+        // The sweeper ends once no session is left, so a new session starts it again. A session may be parked while the
+        // runtime shuts down, when no task can start.
         if !lot.swept
             && let Ok(runtime) = Handle::try_current()
         {
@@ -195,7 +196,7 @@ mod tests {
         let name = SessionName { owner: None, text: "s".to_owned() };
         let turn = parked.begin_turn(name.clone(), &[1, 2]);
         let began = Instant::now();
-        // The same sequence again is another sample, and a different one another sequence.
+        // `settle` does not wait: one asks for another sample of the sequence, the other does not continue the turn.
         for ids in [[1, 2].as_slice(), &[1, 3, 4]] {
             parked.settle(&name, ids).await;
         }

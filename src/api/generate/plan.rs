@@ -17,7 +17,7 @@ use crate::api::state::{AppState, now};
 /// Default of `max_tokens`, as in vLLM.
 const MAX_TOKENS: usize = 16;
 
-/// Maximum number of stop strings: protocols have more than clients of OpenAI's interface.
+/// Maximum number of stop strings. It is higher than in OpenAI's interface, because protocols need more.
 const MAX_STOPS: usize = 64;
 
 /// Maximum length of `cache_salt`, in bytes.
@@ -213,8 +213,8 @@ fn lines(labels: &[String]) -> Result<Vec<String>, ApiError> {
     Ok(labels.to_vec())
 }
 
-/// Returns the salt of the prefix cache: the caller's, narrowed by the request's. A client cannot reach another tenant's
-/// cache with it, because the caller's salt is part of the hash.
+/// Returns the salt of the prefix cache: the caller's, narrowed by the request's. A client cannot reach another
+/// tenant's cache with it, because the caller's salt is part of the hash.
 fn salt(caller: u64, request: Option<&str>) -> Result<u64, ApiError> {
     let Some(request) = request else { return Ok(caller) };
     if request.is_empty() || request.len() > MAX_SALT {

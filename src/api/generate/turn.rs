@@ -15,7 +15,7 @@ use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
 
-/// Maximum duration of a request. The loop behind it has its own, shorter limit.
+/// Maximum duration of a request. The client's loop has its own, shorter limit.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// Part of a generation.
@@ -33,7 +33,7 @@ pub(super) enum GeneratedPart {
     },
 }
 
-/// Parts of a generation, of which the last one is its end or an error.
+/// Parts of a generation. The last one is its end or an error.
 pub(super) type Generated = BoxStream<'static, Result<GeneratedPart, ApiError>>;
 
 /// Starts a generation and waits for its first part, so that a refused one gets an error status.
@@ -58,12 +58,12 @@ pub(super) async fn begin(
     let session = known.unwrap_or_else(|| state.runtime.engine.session(options));
     caller.accounts.count_tokens(token_ids.len() - session.len());
     let (caller, parking) = (caller.clone(), caller.clone());
-    // Parked also when the client leaves: it may have all tokens that it wants, because its own rules end turns too.
+    // Also parked if the client disconnects, because the client may have ended the turn by its own rules.
     let turn = name.map(|name| (parked.begin_turn(name.clone(), &token_ids), name));
     let mut session = scopeguard::guard(session, move |session| {
         if let Some((turn, name)) = turn {
             parked.put(name, options, session, &parking);
-            // After the session is parked, for which the next request may wait.
+            // Dropped after the session is parked, because the next request may wait for it.
             drop(turn);
         }
     });
@@ -96,14 +96,14 @@ pub(super) async fn begin(
         let finish = match ended {
             Ok(finish) => finish,
             Err(error) => {
-                // The engine would refuse its next turn too.
+                // Not parked, because the engine would refuse its next turn too.
                 drop(ScopeGuard::into_inner(session));
                 yield Err(refusal(error));
                 return;
             }
         };
         let cached = kept.unwrap_or_else(|| session.cached_prompt_tokens());
-        // Before the end is told, after which the next request may come.
+        // Dropped before the end is sent, because the next request may come right after the end.
         drop(session);
         yield match finish {
             Some(finish) => Ok(GeneratedPart::End { finish, cached }),

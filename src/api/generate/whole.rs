@@ -40,7 +40,8 @@ pub(super) async fn collect(head: GenerateHead, mut parts: Generated) -> Result<
 }
 
 impl GenerateHead {
-    /// Writes the end of a generation of `sampled` tokens, the last of them `last`, into its last choice.
+    /// Writes the end of a generation into its last choice. `sampled` is the number of sampled tokens, and `last` the
+    /// last one.
     pub(super) fn close(&self, choice: &mut GenerateChoice, finish: TurnFinish, last: Option<u32>, sampled: usize) {
         choice.finish_reason = Some(match finish {
             TurnFinish::Stop(_) | TurnFinish::Eos => "stop",

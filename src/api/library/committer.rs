@@ -55,7 +55,7 @@ impl Committer {
 
     /// Commits changes of different documents.
     fn make_next(&self, group: Vec<QueuedChange>) {
-        // Before the changes count as running, so that none shows the last step of the previous commit.
+        // Reset before the changes count as running, so that none shows the last step of the previous commit.
         self.meter.set(None);
         for waiting in &group {
             waiting.progress.send_replace(ChangeProgress::Running);

@@ -1,8 +1,8 @@
 //! Documents of the served index, and the queue of changes to them.
 //!
-//! One commit runs at a time. Changes that arrive meanwhile wait, and waiting changes of different documents go into the
-//! next commit together, small ones first, up to a total size. The texts of a large change are embedded before its turn,
-//! while others commit. Changes of the same document keep their order.
+//! One commit runs at a time. Changes that arrive meanwhile wait, and waiting changes of different documents go into
+//! the next commit together, small ones first, up to a total size. The texts of a large change are embedded before its
+//! turn, while others commit. Changes of the same document keep their order.
 
 mod committer;
 mod queue;
@@ -56,8 +56,8 @@ pub(crate) enum ChangeProgress {
     Finished(Result<CommitResponse, ApiError>),
 }
 
-/// Handle to follow a change. The change is committed even if all its handles are dropped, except that a large change is
-/// given up while it is prepared.
+/// Handle to follow a change. The change is committed even if all its handles are dropped, except that a large change
+/// is given up while it is prepared.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangeTicket {
     progress: watch::Receiver<ChangeProgress>,
@@ -121,7 +121,8 @@ impl Library {
     ///
     /// # Errors
     /// 400 for changes that contradict each other, 403 if the index is read-only, 429 if the caller has its maximum
-    /// number of unfinished changes, 503 if the queue is full. [`ChangeTicket::finished`] lists errors of the commit itself.
+    /// number of unfinished changes, 503 if the queue is full. [`ChangeTicket::finished`] lists errors of the commit
+    /// itself.
     pub(crate) fn submit(
         &self,
         change: SubmittedChange,
@@ -141,7 +142,7 @@ impl Library {
         Ok(self.enqueue(changes, accepted, Some(slot), self.committer(options, metrics), drain))
     }
 
-    /// Queues a change that the server itself makes on behalf of an earlier request. It takes no place of a caller.
+    /// Queues a change that the server itself makes on behalf of an earlier request. It takes no slot of any caller.
     ///
     /// # Errors
     /// 400 for changes that contradict each other, 403 if the index is read-only.
@@ -212,7 +213,7 @@ impl Library {
         drain: &Drain,
     ) -> ChangeTicket {
         let (progress, receiver) = watch::channel(ChangeProgress::Queued);
-        // Nobody need wait for an accepted change.
+        // An accepted change is committed even if no client waits for it.
         let interest: Option<Arc<()>> = accepted.is_none().then(Arc::default);
         let wanted = interest.as_ref().map(Arc::downgrade);
         let ticket = ChangeTicket { progress: receiver, meter: self.meter.clone(), _interest: interest };
@@ -287,7 +288,7 @@ impl ChangeTicket {
 
     /// Makes a drain wait for the change as for a request, since its client may have disconnected or not waited for it.
     fn hold(&self, drain: &Drain) {
-        // Without interest of its own.
+        // The drain's own ticket does not count as a waiting client.
         let over = ChangeTicket { _interest: None, ..self.clone() }.finished();
         let running = drain.enter();
         let drain = drain.clone();

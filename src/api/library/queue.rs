@@ -11,7 +11,8 @@ use waymark_index::{Changes, PreparedVectors};
 use super::{AcceptedChange, ChangeProgress};
 use crate::api::fair_slots::FairSlot;
 
-/// Size of the changes that are committed together, in documents and triples. A larger change is prepared before its turn.
+/// Size of the changes that are committed together, in documents and triples. A larger change is prepared before its
+/// turn.
 pub(super) const SLICE: usize = 512;
 
 /// Time after which a change goes first, whatever its size.
@@ -129,7 +130,7 @@ fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
     let changes = waiting.iter().map(|waiting| &waiting.changes);
     let apart = changes.map(|changes| {
         let apart = changes.ids().all(|id| !named.contains(id));
-        // Also those of changes that must wait, so that the changes of one document keep their order.
+        // Includes the IDs of changes that must wait, so that the changes of one document keep their order.
         named.extend(changes.ids());
         apart
     });

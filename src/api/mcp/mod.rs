@@ -86,7 +86,7 @@ async fn answer(
     method: &str,
     params: Option<Value>,
 ) -> Result<MethodResult, McpFault> {
-    // Only `ask` chooses an index itself, by the policy, and needs all of them for that.
+    // Only `ask` chooses an index itself, by the policy, and needs all indexes for that.
     let own = || state.for_caller(caller);
     match method {
         "initialize" => initialize(&own(), params),

@@ -71,7 +71,8 @@ pub(super) struct SearchOutput {
 /// Returns the input schema, with the modes that the index supports, and the output schema.
 pub(super) fn schemas(state: &AppState) -> Result<[Value; 2], ApiError> {
     let mut takes = json_schema::of::<SearchArguments>()?;
-    // The only schemas referred to are those of conditions, which nest without end: their form is told in words instead.
+    // The remaining references lead to schemas of conditions, which are recursive. Their form is described in words
+    // instead.
     takes.as_object_mut().map(|schema| schema.remove("$defs"));
     for option in SearchScope::Tool.fields() {
         if let Some(Value::Object(property)) = takes.pointer_mut(&format!("/properties/{}", option.name)) {

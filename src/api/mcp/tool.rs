@@ -120,7 +120,8 @@ pub(super) fn list(state: &AppState) -> Result<Vec<ToolListing>, ApiError> {
     McpTool::offered(state).into_iter().map(|tool| tool.listed(state)).collect()
 }
 
-/// Calls a tool, `search` with the index of the caller's key. A failure in the tool is a result as well, so that a model can read it.
+/// Calls a tool; `search` uses the index of the caller's key. A failure in the tool is a result as well, so that a
+/// model can read it.
 ///
 /// # Errors
 /// If there is no such tool, or the arguments are invalid.

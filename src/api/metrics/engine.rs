@@ -16,8 +16,8 @@ pub(super) fn record(recorder: &MetricsRecorder, counters: &Counters) {
     }
 }
 
-/// Appends the histograms of the engine in the classic text format, because a recorder takes single observations and the
-/// engine has counted them already.
+/// Appends the histograms of the engine in the classic text format, because a recorder takes single observations and
+/// the engine has counted them already.
 pub(super) fn write_histograms(text: &mut String, counters: &Counters) -> std::fmt::Result {
     let gap = "Seconds from the end of a forward pass to the start of the next, if one follows at once";
     for (name, help, histogram) in [
@@ -33,7 +33,7 @@ pub(super) fn write_histograms(text: &mut String, counters: &Counters) -> std::f
 
 fn write_histogram(text: &mut String, name: &str, help: &str, snapshot: &HistogramSnapshot) -> std::fmt::Result {
     writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram")?;
-    // The engine counts each bucket apart, and the format wants sums.
+    // The engine counts each bucket separately, and the format wants cumulative counts.
     let mut below = 0;
     for (bound, count) in snapshot.bounds.iter().zip(&snapshot.counts) {
         below += count;

@@ -1,5 +1,6 @@
 //! Metrics exposed at `/metrics`: those of the engine, the index and the process, read at each scrape, and those of
-//! requests, episodes and searches, recorded here. `docs/metrics.md` lists all of them; their names and units are stable.
+//! requests, episodes and searches, recorded here. `docs/metrics.md` lists all of them; their names and units are
+//! stable.
 //!
 //! | file | content |
 //! |---|---|
@@ -139,8 +140,8 @@ impl ServerMetrics {
         self.recorder.observe(&seconds, time.as_secs_f64());
     }
 
-    /// Counts an episode of `policy` that ended after `time`. `outcome` is `stop`, `length` and so on, an error code, or
-    /// `cancelled`.
+    /// Counts an episode of `policy` that ended after `time`. `outcome` is `stop`, `length` and so on, an error code,
+    /// or `cancelled`.
     pub(crate) fn episode_ended(&self, policy: &str, outcome: &'static str, time: Duration) {
         let seconds = self.recorder.with(|| {
             counter!(EPISODES, "policy" => policy.to_owned(), "outcome" => outcome).increment(1);

@@ -9,11 +9,11 @@ use metrics::{
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusRecorder};
 
 /// Number of observations after which samples are moved into the buckets of their histograms. The exporter keeps each
-/// sample until then, and nobody may ever scrape a server.
+/// sample until then, and some servers are never scraped.
 const UPKEEP_INTERVAL: usize = 4096;
 
 /// Recorder of the metrics of one server; clones share it. It is not installed for the process, so that several servers
-/// in one process count apart.
+/// in one process are counted separately.
 #[derive(Debug, Clone)]
 pub(super) struct MetricsRecorder {
     recorder: Arc<PrometheusRecorder>,
@@ -57,7 +57,7 @@ impl MetricsRecorder {
         })
     }
 
-    /// Returns the counter `name` of the index `index`. `None` for the default index, which has no label.
+    /// Returns the counter `name` of the index `index`. `index` is `None` for the default index, which has no label.
     pub(super) fn index_counter(&self, name: &'static str, help: &'static str, index: Option<&str>) -> Counter {
         let Some(index) = index else { return self.counter(name, help) };
         self.with(|| {
@@ -66,7 +66,7 @@ impl MetricsRecorder {
         })
     }
 
-    /// Returns the gauge `name` of the index `index`. `None` for the default index, which has no label.
+    /// Returns the gauge `name` of the index `index`. `index` is `None` for the default index, which has no label.
     pub(super) fn index_gauge(&self, name: &'static str, help: &'static str, index: Option<&str>) -> Gauge {
         let Some(index) = index else { return self.gauge(name, help) };
         self.with(|| {
@@ -75,7 +75,7 @@ impl MetricsRecorder {
         })
     }
 
-    /// Returns the histogram `name` of the index `index`. `None` for the default index, which has no label.
+    /// Returns the histogram `name` of the index `index`. `index` is `None` for the default index, which has no label.
     pub(super) fn index_histogram(&self, name: &'static str, help: &'static str, index: Option<&str>) -> Histogram {
         let Some(index) = index else { return self.histogram(name, help) };
         self.with(|| {

@@ -86,7 +86,7 @@ pub(super) async fn file(headers: HeaderMap, name: Result<Path<String>, PathReje
     Ok(response)
 }
 
-/// Builds the response with `file`, compressed if the client reads that, or 304 if the client has it.
+/// Builds the response with `file`, compressed if the client accepts that, or 304 if the client already has the file.
 fn send(file: &PageFile, asked: &HeaderMap) -> Response {
     let holds = |name: HeaderName, wanted: &str| {
         let values = asked.get_all(name).iter().filter_map(|value| value.to_str().ok());

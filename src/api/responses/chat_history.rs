@@ -36,7 +36,7 @@ impl ChatHistory {
 
 /// Reader of items, one after the other.
 struct ItemReader {
-    /// Messages, each beside the number of the call whose result it is, if it is one.
+    /// Messages. A message that is a result is paired with the number of its call.
     messages: Vec<(Option<usize>, ConversationMessage)>,
     /// Number of messages before the items.
     earlier: usize,

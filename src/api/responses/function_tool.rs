@@ -110,8 +110,8 @@ impl FunctionTools {
         Ok(listed)
     }
 
-    /// Validates the functions and the choice between them. `listed` says if the request lists the search tool. Returns
-    /// the functions, and `true` if the policy may search.
+    /// Validates the functions and the choice between them. `listed` is `true` if the request lists the search tool.
+    /// Returns the functions, and `true` if the policy may search.
     ///
     /// # Errors
     /// Names the function or the choice that is not supported. No policy can be forced to search.
@@ -124,7 +124,7 @@ impl FunctionTools {
             None => ToolChoice::Mode(ToolMode::Auto),
             Some(Value::String(mode)) if mode == "auto" => ToolChoice::Mode(ToolMode::Auto),
             Some(Value::String(mode)) if mode == "none" => ToolChoice::Mode(ToolMode::None),
-            // Without functions it would demand a search, and no policy can be forced to search.
+            // Without functions, `required` would demand a search, and no policy can be forced to search.
             Some(Value::String(mode)) if mode == "required" && !self.functions.is_empty() => {
                 ToolChoice::Mode(ToolMode::Required)
             }

@@ -20,8 +20,8 @@ pub(super) fn lock(builder: &Mutex<ResponseBuilder>) -> MutexGuard<'_, ResponseB
     builder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Generates the response in `builder`. Yields stream events in batches, ordered by sequence number. When the last batch
-/// is yielded, the builder has ended. The stream always ends: with the episode, with an error, or when the drain
+/// Generates the response in `builder`. Yields stream events in batches, ordered by sequence number. When the last
+/// batch is yielded, the builder has ended. The stream always ends: with the episode, with an error, or when the drain
 /// expires.
 pub(super) fn generate(
     builder: SharedBuilder,

@@ -108,7 +108,7 @@ pub(super) async fn create(
     whole::collect(&state, &entry, events).await
 }
 
-/// Validates a request, with what its input refers to and what it continues.
+/// Validates a request, after resolving the references in its input and loading the messages that it continues.
 async fn planned(
     state: &AppState,
     caller: &Caller,

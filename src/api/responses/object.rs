@@ -211,7 +211,7 @@ pub enum ResponseBound {
     MaxTime,
 }
 
-/// Returns the limit that ended the episode, if it was one.
+/// Returns the limit that ended the episode. `None` if no limit did.
 pub(super) fn bound(reason: EpisodeEnd) -> Option<ResponseBound> {
     match reason {
         EpisodeEnd::Stop | EpisodeEnd::Refused | EpisodeEnd::Called => None,

@@ -35,7 +35,7 @@ pub(super) struct ResponsePlan {
     pub(super) show: Show,
     /// Response object in its initial state.
     pub(super) object: ResponseObject,
-    /// Names of the functions whose calls stand in the answer.
+    /// Names of the functions whose calls the policy writes in its answer.
     pub(super) functions: Vec<String>,
     /// Messages as another response may continue them: without instructions.
     pub(super) history: ChatHistory,
@@ -46,8 +46,8 @@ pub(super) struct ResponsePlan {
 }
 
 impl ResponsePlan {
-    /// Validates everything about a request that does not need the engine. `previous` are the messages that it continues. References in its
-    /// input are resolved.
+    /// Validates everything about a request that does not need the engine. `previous` are the messages that it
+    /// continues. The references in its input must be resolved.
     pub(super) fn new(
         state: &AppState,
         caller: &Caller,

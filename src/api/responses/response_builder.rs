@@ -56,7 +56,7 @@ struct Reasoning {
 }
 
 impl ResponseBuilder {
-    /// Creates a response without any events. `tools` are the functions whose calls stand in the answer.
+    /// Creates a response without any events. `tools` are the functions whose calls the policy writes in its answer.
     pub(super) fn new(object: ResponseObject, show: Show, tools: &[String]) -> Self {
         Self {
             sealer: None,
@@ -136,7 +136,7 @@ impl ResponseBuilder {
                 }
             },
             Event::ToolCall { name, arguments, .. } => {
-                // The ID of the response is that of its episode, to which the ID of the call leads back.
+                // The response has the ID of its episode, so the ID of the call leads back to both.
                 self.call(ChatToolCall::of_episode(&self.object.id, name, arguments));
             }
             Event::Refusal { text } => self.refusal = Some(text),
@@ -161,7 +161,7 @@ impl ResponseBuilder {
         self.end_reasoning();
         let bound = bound(reason);
         let status = if bound.is_none() { ItemStatus::Completed } else { ItemStatus::Incomplete };
-        // An empty answer has produced no event, and is a message all the same, unless it only calls functions.
+        // An empty answer has produced no event, but is a message too, unless it only calls functions.
         if self.message.is_some() || (answered && !self.called) {
             self.end_message(status, citations);
         }
@@ -182,7 +182,7 @@ impl ResponseBuilder {
     /// Ends the response with an error.
     pub(super) fn fail(&mut self, error: ApiError) {
         self.object.error = Some(ResponseFault::from(&error));
-        // Kept as it is, because `whole` refuses the request with it.
+        // Kept unchanged, because `whole` returns it to the client in place of a response.
         self.failure = Some(error);
         self.break_off(ResponseStatus::Failed);
     }

@@ -1,8 +1,8 @@
 //! Sealed reasoning: `reasoning.encrypted_content`, which a client keeps and may send back.
 //!
-//! A seal is base64url text of `key ID (16 bytes) | nonce (12 bytes) | ciphertext | tag (16 bytes)` by ChaCha20-Poly1305
-//! (RFC 8439). The associated data is the tenant, so that no other tenant can use it. Servers over one state share its
-//! secrets; without a state, seals end with the process.
+//! A seal is base64url text of `key ID (16 bytes) | nonce (12 bytes) | ciphertext | tag (16 bytes)` by
+//! ChaCha20-Poly1305 (RFC 8439). The associated data is the tenant, so that no other tenant can use the seal. Servers
+//! over one state share its secrets; without a state, seals end with the process.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ const MAX_SECRETS: usize = 64;
 /// Length of the ID of a secret.
 const ID_LEN: usize = 16;
 
-/// Secrets of the server, read when they are needed first; clones share them.
+/// Secrets of the server, read when they are first needed; clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Seals {
     records: Records,
@@ -59,7 +59,7 @@ impl Seals {
         Seals { records, secrets: Arc::default() }
     }
 
-    /// Returns a sealer for the caller. The first one makes a secret, if the state has none.
+    /// Returns a sealer for the caller. The first call creates a secret if the state has none.
     ///
     /// # Errors
     /// 503 if the state cannot be read or written.
@@ -75,7 +75,7 @@ impl Seals {
     /// Checks that the sealed reasoning in an input is the server's own, for this caller.
     ///
     /// # Errors
-    /// Names the item whose seal is not, 503 if the state cannot be read.
+    /// Names the item whose seal is not the server's own for this caller; 503 if the state cannot be read.
     pub(super) async fn check(&self, caller: &Caller, input: &ResponsesInput) -> Result<(), ApiError> {
         let ResponsesInput::Items(items) = input else { return Ok(()) };
         let mut read_again = true;
@@ -145,7 +145,7 @@ fn associated(owner: Option<KeyOwner>) -> Aad<String> {
 impl Sealer {
     /// Returns the seal of a text. `None` if the text is larger than the cipher allows, 256 GiB.
     pub(super) fn seal(&self, text: &str) -> Option<String> {
-        // Random, because servers share the secret and no counter.
+        // Random, because servers share the secret but no counter.
         let nonce: [u8; NONCE_LEN] = rand::random();
         let mut bytes = text.as_bytes().to_vec();
         let sealing = Nonce::assume_unique_for_key(nonce);

@@ -35,7 +35,7 @@ pub struct Responses {
     process: Arc<str>,
 }
 
-/// Response of a store.
+/// Response found by its ID.
 #[derive(Debug)]
 pub(super) enum FoundResponse {
     /// Generated in the background by this process.
@@ -72,7 +72,7 @@ impl Responses {
             let reason = absence::explain("response", id, "`--kept-responses`, `--response-bytes`");
             ApiError::new(Code::ResponseNotFound, reason)
         };
-        // Running ones first: a response that ends meanwhile is stored before it leaves them.
+        // Running responses come first: a response that ends meanwhile is stored before it is unregistered.
         let running = self.in_progress().get(id).cloned();
         if let Some(entry) = running {
             // Refused like an absent one, so that no tenant learns which IDs others have.
@@ -125,8 +125,8 @@ impl Responses {
     /// Registers a background response of the caller.
     ///
     /// # Errors
-    /// 429 if the caller has its maximum number of background responses, 503 if the server has, or if the response cannot
-    /// be stored: its client could only fetch it.
+    /// 429 if the caller has its maximum number of background responses, 503 if the server has, or if the response
+    /// cannot be stored: its client could only fetch it.
     pub(super) async fn begin(&self, entry: &Arc<ResponseEntry>, caller: &Caller) -> Result<(), ApiError> {
         {
             let mut running = self.in_progress();
@@ -134,7 +134,7 @@ impl Responses {
             self.check_capacity(&running, caller)?;
             running.insert(entry.id.clone(), Arc::clone(entry));
         }
-        // Also if the client disconnects during the write: nothing else would unregister the response.
+        // Also unregisters the response if the client disconnects during the write: nothing else would.
         let registration = Registration { responses: self, id: Some(&entry.id) };
         if self.records.is_durable() {
             let left = entry.until.map_or(0, |until| until.saturating_duration_since(Instant::now()).as_secs());
@@ -184,7 +184,7 @@ impl Responses {
             Some(conversation) if stored.can_be_continued() => Some((conversation, added_items(&stored))),
             _ => None,
         };
-        // A server that keeps no responses keeps their conversations all the same.
+        // A server that keeps no responses still keeps their conversations.
         if self.is_enabled() && !self.put_ended(entry, stored).await? {
             tracing::info!(response = entry.id, "a response was deleted before it ended, and is not stored");
             return Ok(());

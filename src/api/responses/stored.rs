@@ -62,7 +62,7 @@ impl StoredResponse {
         let log = entry.log.as_ref().filter(|_| ended);
         let open = entry.history.open.iter().cloned();
         StoredResponse {
-            // By its text, since numbers of 32 bits would become others of 64.
+            // Converted through its text, because a number of 32 bits has other digits as a number of 64.
             object: serde_json::to_string(object).and_then(|text| serde_json::from_str(&text)).unwrap_or_default(),
             show: builder.show(),
             history: entry.history.messages.clone(),
@@ -140,8 +140,8 @@ impl StoredResponse {
     }
 }
 
-/// Converts a call to the form that the chat template takes. `None` if its arguments are no object, which no call of a
-/// policy has.
+/// Converts a call to the form that the chat template takes. `None` if its arguments are not an object, which never
+/// happens in a call of a policy.
 fn called(call: &FunctionCallItem) -> Option<ToolCall> {
     Some(ToolCall { name: call.name.clone(), arguments: serde_json::from_str(&call.arguments).ok()? })
 }

@@ -62,7 +62,7 @@ pub(super) enum ToolShape {
     Function(FunctionTool),
 }
 
-/// Tools of a request, of which the search tool is validated.
+/// Tools of a request. The search tool is already validated.
 #[derive(Debug, Default)]
 pub(super) struct RequestTools {
     /// Tools as returned in the response.
@@ -117,7 +117,8 @@ impl RequestTools {
         Ok(known)
     }
 
-    /// Returns the state with the index that the request selects: by the tool, by `rag.index` as `named`, or by its policy.
+    /// Returns the state with the index that the request selects: by the tool, by `rag.index` as `named`, or by its
+    /// policy.
     ///
     /// # Errors
     /// 400 if there is no such index, or if two are selected.

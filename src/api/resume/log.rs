@@ -1,4 +1,5 @@
-//! Event buffer of one stream: events that a client may have missed, and events not sent yet. Numbered from 1.
+//! Event buffer of one stream: events that a client may have missed, and events not sent yet. The first event has
+//! number 1.
 
 use std::collections::VecDeque;
 

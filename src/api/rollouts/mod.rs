@@ -1,5 +1,5 @@
-//! `/v1/rollouts`: trajectories of a policy as token IDs with masks, log-probabilities and rewards, for trainers that run
-//! elsewhere.
+//! `/v1/rollouts`: trajectories of a policy as token IDs with masks, log-probabilities and rewards, for trainers that
+//! run elsewhere.
 //!
 //! `request`, `trajectory`: wire types · `plan`: validation · `play`: running episodes and scoring them · `stream`,
 //! `whole`: the two kinds of responses.

@@ -24,11 +24,11 @@ const MAX_GROUP: u32 = 64;
 /// Maximum number of trajectories in a request. What is kept of each until the end is bounded by the answer's size.
 const MAX_TRAJECTORIES: usize = 4096;
 
-/// Maximum number of trajectories that are played at the same time, and the number if the request does not say.
+/// Maximum and default number of trajectories that are played at the same time.
 const CONCURRENT: (u32, u32) = (64, 32);
 
-/// Time limit of a trajectory in seconds. Policies have tighter ones, which would make results depend on the load of the
-/// machine.
+/// Time limit of a trajectory in seconds. Policies have tighter ones, which would make results depend on the load of
+/// the machine.
 const SECONDS: f64 = 3600.0;
 
 /// Checked request.
@@ -97,7 +97,7 @@ impl RolloutPlan {
 
 /// Returns the seed of the trajectory at `place` of a batch.
 pub(super) fn seed_at(seed: u64, _: usize, place: usize) -> u64 {
-    // Seeds far apart: each turn of an episode adds to its seed.
+    // Seeds are far apart, because each turn of an episode adds to its seed.
     seeding::seed(seed, "rollout", place as u64)
 }
 
@@ -174,7 +174,7 @@ fn question(asked: RolloutQuestion) -> Question {
     }
 }
 
-/// Returns `policy` as rollouts use it: without guided decoding, and with a time limit that its load does not reach.
+/// Returns `policy` as rollouts use it: without guided decoding, and with the time limit [`SECONDS`].
 fn unguided(policy: &Policy) -> Arc<Policy> {
     let mut policy = Policy { guided: false, ..policy.clone() };
     policy.budget.seconds = SECONDS;

@@ -1,7 +1,7 @@
 //! `/v1/traces`: traces of finished episodes, and replaying them.
 //!
-//! `recorder`, `store`, `stored_trace`: recording and storing · `trace`, `tokens`: wire types · `replay`, `difference`: running an
-//! episode again and comparing it with its trace
+//! `recorder`, `store`, `stored_trace`: recording and storing · `trace`, `tokens`: wire types · `replay`, `difference`:
+//! running an episode again and comparing it with its trace
 
 mod difference;
 mod recorder;

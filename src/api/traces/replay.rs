@@ -184,7 +184,7 @@ pub(in crate::api) async fn create(
     request.check()?;
     let kept = super::find_recent(&state, &caller, id).await?;
     let policy = kept.asked.policy(&state)?;
-    // By its name even where it is the default one, which may not be the key's default any more.
+    // Selected by name even if it is the default index, because the default of the key may have changed.
     let state = match policy.searches() {
         true => state.of_index(&caller, "id", Some(kept.asked.index.as_deref().unwrap_or(INDEX)))?,
         false => state.for_caller(&caller),

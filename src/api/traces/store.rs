@@ -23,7 +23,8 @@ const MAX_PENDING: usize = 256;
 /// Maximum size of the traces that wait to be written, in bytes; further ones are lost.
 const MAX_PENDING_BYTES: usize = 256 << 20;
 
-/// Maximum number of traces that are written at once: answers wait for their own records beside them.
+/// Maximum number of traces that are written at once. It is low, because the records of answers are written beside
+/// them.
 const MAX_WRITING: usize = 2;
 
 /// ID of the record with the content of a trace, below the record with its summary.
@@ -40,7 +41,7 @@ pub(crate) struct Traces {
     writing: Arc<Semaphore>,
 }
 
-/// Trace of a store.
+/// Trace found by its ID.
 #[derive(Debug)]
 pub(super) enum FoundTrace {
     /// In memory, and can be replayed.
@@ -126,7 +127,7 @@ impl Traces {
         let content = TraceContent(Arc::clone(&trace));
         let written = self.records.put_with(key.clone(), trace.summary(), vec![(CONTENT.to_owned(), content)]).await;
         let kept = self.pending().remove(&id).is_some();
-        // Whoever deleted the trace meanwhile may have been earlier than the write.
+        // If the trace was deleted meanwhile, the deletion may have come before the write.
         if written.is_ok() && !kept {
             let _ = self.records.remove(&key).await;
         }
@@ -160,7 +161,7 @@ impl Traces {
             let range = RecordRange::youngest(RecordKind::Trace, caller.owner, limit);
             let recorded = self.records.list::<Value>(&range).await?;
             summaries.extend(recorded.into_iter().filter(|trace| !known.contains(&trace.id)).map(|trace| trace.value));
-            // Stable: of one second, those in memory come first.
+            // A stable sort: among traces of the same second, those in memory come first.
             summaries.sort_by_key(|summary| std::cmp::Reverse(summary["created"].as_u64()));
             summaries.truncate(limit);
         }

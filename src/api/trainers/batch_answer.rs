@@ -76,7 +76,7 @@ where
             while let Some(found) = results.next().await {
                 let found = found?;
                 let seconds = found.seconds;
-                // Part of a result would look like all of it.
+                // A part of a result would look like the whole result.
                 if found.evidence.left_out > 0 {
                     break;
                 }

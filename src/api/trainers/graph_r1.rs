@@ -75,7 +75,7 @@ pub(crate) async fn query(
     let search = SearchOptions {
         mode: Some(Mode::Triples),
         k: Some(k),
-        // Its server returns every fact that the search started from.
+        // GraphRAG-R1's server returns every fact that the search started from.
         triples: Some(graph.options().linking_top_k),
         graph: Some(graph),
         ..SearchOptions::default()

@@ -1,5 +1,5 @@
-//! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`), and of SkyRL's search
-//! tool, which sends one `query`.
+//! `POST /retrieve`: the retrieval interface of Search-R1 (`search_r1/search/retrieval_server.py`), and of SkyRL's
+//! search tool, which sends one `query`.
 
 use axum::response::Response;
 use serde::{Deserialize, Serialize};

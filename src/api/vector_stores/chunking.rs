@@ -6,7 +6,7 @@ use waymark_index::CorpusOptions;
 
 use crate::api::error::ApiError;
 
-/// Default size of a chunk in tokens, if the embedder reads as many.
+/// Default size of a chunk in tokens, unless the embedder reads fewer.
 const DEFAULT_TOKENS: usize = 256;
 
 /// Smallest and largest chunk, as in OpenAI's interface.

@@ -149,7 +149,7 @@ pub(crate) async fn create(
     let creating = Arc::clone(&store);
     let name = batch.clone();
     let created = record.clone();
-    // Before its files, which name it.
+    // Written before its files, whose records name the batch.
     run_blocking(move || creating.add_batch(&name, created).map_err(unwritable)).await?;
     store_files::add_all(&state, &store, files, slot).await?;
     Ok(axum::Json(FileBatchObject::new(&store, batch, &record)))

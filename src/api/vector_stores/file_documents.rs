@@ -1,4 +1,4 @@
-//! Uploaded files into documents of an index.
+//! Conversion of uploaded files to documents of an index.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl DocumentReader {
         let Document { id: own, title, text, triples, metadata } = document;
         let mut metadata = metadata.unwrap_or_default();
         let name = self.path.file_name().map(|name| format!("{}#", name.to_string_lossy())).unwrap_or_default();
-        // Records bring IDs of their own, which are unique within their file alone; chunks are named after the file.
+        // Records bring IDs of their own, which are unique only within their file; chunks are named after the file.
         if !own.starts_with(&name) {
             metadata.entry("record_id").or_insert(Value::String(own));
         }

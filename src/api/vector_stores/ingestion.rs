@@ -1,7 +1,7 @@
 //! Indexing of the files of vector stores.
 //!
-//! Files wait in the record of their store, so that a killed server goes on where it was. One task at a time takes those
-//! that wait, up to a total size, and commits them together. If that fails, each file is tried alone.
+//! Files wait in the record of their store, so that a killed server continues after its next start. One task at a time
+//! takes waiting files, up to a total size, and commits them together. If that fails, each file is tried alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ const TOGETHER_BYTES: u64 = 16 << 20;
 /// Maximum number of files that are indexed together.
 const TOGETHER: usize = 64;
 
-/// Pause before files are tried again whose records could not be written.
+/// Pause before a retry of files whose records could not be written.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Chunks of a file from number `from` on.
@@ -73,8 +73,8 @@ async fn pause(state: &AppState, store: &VectorStore) -> bool {
 /// Indexes the first files that wait.
 async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(), ApiError> {
     let stores = state.vector_stores()?;
-    // Taken before the turn of the store, because removals of files wait for the turn and must not wait for other stores.
-    // The semaphore is never closed.
+    // Taken before the turn of the store, because removals of files wait for the turn and must not wait for other
+    // stores. The semaphore is never closed.
     let _place = stores.indexing.acquire().await;
     let _turn = store.turn.lock().await;
     let _indexing = scopeguard::guard(Arc::clone(store), |store| store.end_indexing());
@@ -179,8 +179,8 @@ fn unindexable(store: &str, error: &ApiError) -> IndexingFault {
     fault("server_error", "the file cannot be indexed")
 }
 
-/// Puts the documents of files into the index, in place of those that the files had before. Builds the index if there is
-/// none yet.
+/// Puts the documents of files into the index, in place of those that the files had before. Builds the index if there
+/// is none yet.
 async fn apply(state: &AppState, store: &Arc<VectorStore>, files: &[ReadFile]) -> Result<(), ApiError> {
     let documents = files.iter().flat_map(|file| file.documents.iter().cloned()).collect();
     let Some(index) = opened(state, store).await? else { return build_first(state, store, documents).await };

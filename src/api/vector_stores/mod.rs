@@ -1,5 +1,5 @@
-//! `/v1/vector_stores`: indexes that clients create, fill with files and search, in OpenAI's format. The indexes that the
-//! server was started with are vector stores too, which cannot be changed here.
+//! `/v1/vector_stores`: indexes that clients create, fill with files and search, in OpenAI's format. The indexes that
+//! the server was started with are vector stores too, which cannot be changed here.
 //!
 //! | file | content |
 //! |---|---|

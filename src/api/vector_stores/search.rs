@@ -122,10 +122,10 @@ pub(crate) async fn search(
     }
     let Some(searched) = state.named(&caller, &id) else {
         if state.vector_stores.is_none() && !state.refuses(&caller, &id) {
-            // Without an index no name is right, and the error has to say so.
+            // Without an index, no name is right, and the error has to say so.
             state.searcher()?;
         }
-        // A vector store without documents is empty, and no error.
+        // A vector store without documents is empty, not an error.
         let empty = super::own(&state, &caller, &id).ok_or_else(|| absent(&state, &caller, &id));
         return empty.map(|_| axum::Json(VectorStoreSearchPage::empty(texts)));
     };

@@ -42,9 +42,9 @@ pub(crate) struct VectorStore {
     files: Mutex<BTreeMap<String, AttachedFile>>,
     /// Batches of files by ID.
     batches: Mutex<BTreeMap<String, BatchRecord>>,
-    /// Files that are being indexed now, by ID, with the records that cannot be canceled.
+    /// Files that are being indexed now, by ID, with the records that were claimed. They cannot be canceled.
     indexing: Mutex<BTreeMap<String, AttachedFile>>,
-    /// Held while a record is written, so that the files on disk are those in memory.
+    /// Held while a record is written, so that the files on disk match those in memory.
     saving: Mutex<()>,
     /// Index of the files. `None` as long as the store has no document.
     index: RwLock<Option<Arc<OtherIndex>>>,
@@ -119,7 +119,7 @@ impl VectorStore {
     /// Changes the record durably.
     ///
     /// # Errors
-    /// If the store was deleted or the record cannot be written. It is unchanged then.
+    /// If the store was deleted or the record cannot be written. The record is then unchanged.
     pub(super) fn update(&self, change: impl FnOnce(&mut StoreRecord)) -> io::Result<StoreRecord> {
         let _saving = self.begin_saving()?;
         let mut record = self.record();
@@ -207,8 +207,8 @@ impl VectorStore {
         self.write_batch(id, record)
     }
 
-    /// Cancels the files of the batch `id` that wait and are not being indexed. They keep the chunks that they had before.
-    /// Returns the batch. `None` if there is no such batch.
+    /// Cancels the files of the batch `id` that wait and are not being indexed. They keep the chunks that they had
+    /// before. Returns the batch. `None` if there is no such batch.
     ///
     /// # Errors
     /// If the store was deleted or a record cannot be written.
@@ -293,7 +293,7 @@ impl VectorStore {
 
     fn begin_saving(&self) -> io::Result<MutexGuard<'_, ()>> {
         let saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-        // Its folder has another name by now, and must not come back.
+        // The folder of a deleted store has been renamed, and a write must not create it again.
         match self.is_deleted.load(Ordering::SeqCst) {
             true => Err(io::Error::new(io::ErrorKind::NotFound, "the vector store was deleted")),
             false => Ok(saving),
@@ -322,7 +322,7 @@ impl VectorStore {
     /// Deletes the store with its index.
     ///
     /// # Errors
-    /// If the folder cannot be renamed. The store is there then.
+    /// If the folder cannot be renamed. The store then stays.
     pub(super) fn delete(&self) -> io::Result<()> {
         let _saving = self.begin_saving()?;
         self.is_deleted.store(true, Ordering::SeqCst);

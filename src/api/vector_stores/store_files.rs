@@ -118,8 +118,8 @@ async fn add(state: &AppState, store: &Arc<VectorStore>, caller: &Caller, file: 
     add_all(state, store, vec![file], slot).await
 }
 
-/// Adds files to `store`, in place of what it had of the same files, and starts indexing them. `slot` is given back when
-/// they are indexed.
+/// Adds files to `store`, in place of what it had of the same files, and starts indexing them. `slot` is given back
+/// when they are indexed.
 pub(super) async fn add_all(
     state: &AppState,
     store: &Arc<VectorStore>,
@@ -135,7 +135,8 @@ pub(super) async fn add_all(
     }
     let state = state.clone();
     let store = Arc::clone(store);
-    // A task of its own, because a client that disconnects ends the request: its files would wait until the next change.
+    // A task of its own, because a client that disconnects ends the request: its files would wait until the next
+    // change.
     let adding = tokio::spawn(
         async move {
             let added = ingestion::attach(&store, attached).await;

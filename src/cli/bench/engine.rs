@@ -182,7 +182,7 @@ impl Args {
             }
         }
         let (prefill, decode) = ours.medians();
-        // The best of the peer's files counts, for prefill and decode apart.
+        // The best of the peer's files counts, separately for prefill and decode.
         let best = self.llama.as_ref().map(|_| {
             let medians = peers.iter_mut().map(RateSamples::medians);
             medians.fold((0.0_f64, 0.0_f64), |best, peer| (best.0.max(peer.0), best.1.max(peer.1)))

@@ -44,7 +44,7 @@ pub(crate) fn run(
     text.lines().find_map(parse).with_context(|| format!("no result in the output of {}", binary.display()))
 }
 
-/// A line `| PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | … |`.
+/// Parses a line `| PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | … |`.
 fn parse(line: &str) -> Option<LlamaRates> {
     let cells: Vec<&str> = line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
     let number = |index: usize| cells.get(index)?.parse::<f64>().ok();

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `work` once for each of `numbers`, in `clients` tasks that each take the next number when they are free. `work` gets
-/// the number of its task and one of `numbers`. Returns the results, in any order.
+/// Runs `work` once for each of `numbers`, in `clients` tasks that each take the next number when they are free. `work`
+/// gets the number of its task and one of `numbers`. Returns the results, in any order.
 ///
 /// # Errors
 /// The first error of any task, once the tasks before it have ended.

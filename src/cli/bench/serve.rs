@@ -101,8 +101,8 @@ const MAX_CLIENTS: usize = 500;
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         ensure!(self.clients > 0 && self.count > 0, "--clients and --count must be at least 1");
-        // Each client blocks one of the runtime's 512 threads. Further clients would wait for a thread, and that wait would
-        // count as the server's time.
+        // Each client blocks one of the runtime's 512 threads. Further clients would wait for a thread, and that wait
+        // would count as the server's time.
         ensure!(self.clients <= MAX_CLIENTS, "--clients must be at most {MAX_CLIENTS}");
         let questions = Arc::new(self.questions()?);
         let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;

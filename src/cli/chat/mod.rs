@@ -188,7 +188,7 @@ async fn interrupted(interactive: bool) {
     std::future::pending().await
 }
 
-/// Returns `true` if standard output is closed, so that there is nobody to talk to.
+/// Returns `true` if standard output is closed, so that nobody reads the answers.
 fn is_closed(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -99,7 +99,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     if config.retrieval.index.is_none() {
         let embedder = assembly::configured_embedder(&config)?;
         config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
-        // The server uses it as well, so that it is not loaded twice.
+        // The server uses the embedder as well, so that it is not loaded twice.
         loaded = Some(embedder);
     }
     if wants_trained(&config) {

@@ -1,4 +1,4 @@
-//! `waymark doctor`: what this machine has for a server, and what is in its way.
+//! `waymark doctor`: checks of this machine and of the flags before a server starts.
 
 mod machine;
 mod service;

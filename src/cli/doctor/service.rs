@@ -50,8 +50,8 @@ fn downloads(config: &ServeConfig) -> DoctorCheck {
     }
 }
 
-/// Writes a file into a folder and removes it again, and with it the folders that were created for it: they would belong to the
-/// user of the check, who may be another one than the server's.
+/// Writes a file into a folder and removes it again. Also removes the folders that were created for it, because they
+/// would belong to the user who runs the check, who may not be the server's.
 fn probe(folder: &Path) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
     let missing: Vec<&Path> = missing.collect();
@@ -145,7 +145,7 @@ fn index(dir: &Path) -> DoctorCheck {
     }
 }
 
-/// Reads the file of keys, and warns of an address that everyone reaches without any.
+/// Reads the file of keys, and warns if everyone can reach the address without a key.
 fn access(config: &ServeConfig) -> DoctorCheck {
     match config.access.keys() {
         Ok(keys) if keys.required() => DoctorCheck::good("keys", "clients need one"),

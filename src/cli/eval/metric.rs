@@ -5,7 +5,7 @@
 pub(super) struct RankingScore {
     /// Recall at each cutoff.
     pub(super) recall: Vec<f64>,
-    /// For each cutoff, 1 if all relevant items stand before it, otherwise 0.
+    /// For each cutoff, `true` if all relevant items stand before it.
     pub(super) all: Vec<bool>,
     /// Reciprocal rank of the first relevant item; 0 if none is in the list.
     pub(super) reciprocal: f64,

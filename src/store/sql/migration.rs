@@ -15,7 +15,7 @@ const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
 pub(super) async fn migrate(pool: &AnyPool, dialect: Dialect) -> Result<(), StoreError> {
     let mut transaction = pool.begin().await?;
     if dialect == Dialect::Postgres {
-        // Several servers may start at once. The number is that of no other lock in the database.
+        // Several servers may start at once. No other lock in the database has this number.
         sqlx::query("SELECT pg_advisory_xact_lock(7308897178)").execute(&mut *transaction).await?;
     }
     sqlx::query("CREATE TABLE IF NOT EXISTS migration (version BIGINT PRIMARY KEY)").execute(&mut *transaction).await?;

@@ -58,7 +58,8 @@ impl Drop for SqlStore {
 struct Tables {
     pool: AnyPool,
     dialect: Dialect,
-    /// Turn of the one writer that SQLite has. `None` for PostgreSQL. SQLite itself would have the others poll.
+    /// Lock for the one writer that SQLite allows. Without it, SQLite would have the others poll. `None` for
+    /// PostgreSQL.
     writer: Option<Arc<Mutex<()>>>,
     /// Sizes by kind, as of the last removal of old records.
     sizes: Arc<std::sync::Mutex<HashMap<RecordKind, StoreSize>>>,
@@ -128,9 +129,8 @@ impl Tables {
         let youngest = children.iter().map(|child| child.position).max().unwrap_or(0);
         let _turn = self.turn().await;
         let mut transaction = self.pool.begin().await?;
-        // Written first: the row is locked until the end, so that appends of two servers do not mix. A record is as young
-        // as its last child.
-        // Clocks of servers differ, and a record never becomes older.
+        // Written first: the row is locked until the end, so that appends of two servers do not mix. A record is as
+        // young as its last child. It never becomes older, although the clocks of servers differ.
         let statement = "UPDATE record SET bytes = bytes + $1, position = CASE WHEN position < $2 THEN $2 ELSE position END \
                          WHERE kind = $3 AND tenant = $4 AND parent = '' AND id = $5";
         let query = sqlx::query(statement).bind(size(bytes)).bind(youngest);
@@ -220,9 +220,9 @@ async fn insert(
     Ok(query.execute(&mut **transaction).await?.rows_affected() > 0)
 }
 
-/// Deletes a record and its children, or a child and its size in the parent's.
+/// Deletes a record and its children. For a child, also subtracts its size from that of its parent.
 async fn delete(transaction: &mut Transaction<'static, Any>, key: &RecordKey) -> Result<bool, StoreError> {
-    // Before the row itself is deleted, whose size the statement reads.
+    // Runs before the row is deleted, because the statement reads the row's size.
     if let Some(parent) = key.of_parent() {
         let statement = "UPDATE record SET bytes = bytes - COALESCE((SELECT child.bytes FROM record AS child \
                          WHERE child.kind = $1 AND child.tenant = $2 AND child.parent = $3 AND child.id = $4), 0) \

@@ -45,7 +45,7 @@ impl SqlStore {
     /// # Errors
     /// If another process uses the directory, or its lock cannot be opened.
     pub fn check_directory(dir: &Path) -> Result<(), StoreError> {
-        // A server leaves the file behind, so that nobody uses a directory without it.
+        // Every server leaves the lock file behind, so nobody uses a directory without one.
         if dir.join(LOCK).exists() { lock(dir).map(drop) } else { Ok(()) }
     }
 
@@ -109,8 +109,8 @@ fn create_private(dir: &Path) -> io::Result<()> {
     builder.recursive(true).create(dir)
 }
 
-/// Creates the file of the database, if it is missing, such that only its owner can read it: the directory may be an older
-/// one that others can read. SQLite gives its other files the same permissions.
+/// Creates the file of the database, if it is missing, such that only its owner can read it: the directory may be an
+/// older one that others can read. SQLite gives its other files the same permissions.
 fn touch_private(path: &Path) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.create(true).append(true);

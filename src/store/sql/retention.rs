@@ -1,5 +1,5 @@
-//! Removal of the oldest records beyond the limits of age, number and size. As in memory, the tenant that takes the most
-//! room gives way, so that no tenant can push out the records of another one that takes less.
+//! Removal of the oldest records beyond the limits of age, number and size. As in memory, the tenant that takes the
+//! most room gives way, so that no tenant can push out the records of another one that takes less.
 
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -96,7 +96,8 @@ impl Tables {
         rows.iter().map(share).collect()
     }
 
-    /// Removes the oldest records of the tenant `shares[largest]` until the limits hold or the next tenant is the largest.
+    /// Removes the oldest records of the tenant `shares[largest]` until the limits hold or the next tenant is the
+    /// largest.
     async fn remove_oldest(
         &self,
         kind: RecordKind,
@@ -133,7 +134,7 @@ impl Tables {
     /// Removes the records whose position is before `oldest`.
     async fn remove_before(&self, kind: RecordKind, oldest: i64) -> Result<(), StoreError> {
         loop {
-            // In one order, that of `remove_oldest`: servers that lock the same rows in two orders may deadlock.
+            // In the same order as `remove_oldest`: servers that lock the same rows in two orders may deadlock.
             let statement = "SELECT tenant, id FROM record WHERE kind = $1 AND parent = '' AND position < $2 \
                              ORDER BY tenant, position, id LIMIT $3";
             // Taken before the records are chosen: an append makes a conversation young again.
@@ -162,8 +163,8 @@ fn total(shares: &[TenantShare]) -> StoreSize {
     }
 }
 
-/// Returns the tenant that must give way, if the limits are exceeded: the one with the most records, or the most bytes; of
-/// two equal ones, the one with the older record.
+/// Returns the tenant that must give way, if the limits are exceeded: the one with the most records, or the most bytes;
+/// of two equal ones, the one with the older record.
 fn over(shares: &[TenantShare], limits: StateLimits) -> Option<usize> {
     let total = total(shares);
     let crowded = total.count > limits.count;

@@ -1,6 +1,6 @@
 //! Guarantees that a run checks.
 
-/// Guarantee of the server that a run checks again and again.
+/// Guarantee of the server that a run checks repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
     Responses,

@@ -1,10 +1,10 @@
 //! `chaos`: runs a real server under random faults and checks its guarantees.
 //!
-//! Many concurrent clients with several keys send requests; some disconnect, some read one byte at a time, some are
-//! greedy or too large. Meanwhile adapters are replaced, documents are added and removed, some of them poisoned, bits of
-//! the index flip, its disk fills up, floods take all connections, and the process gets SIGTERM or SIGKILL and is
-//! restarted. [`Invariant`](invariant::Invariant) lists what must hold, and memory must not grow. Requests and faults
-//! derive from a seed.
+//! Many concurrent clients with several keys send requests; some disconnect, some read one byte at a time, some send
+//! too many or too large requests. Meanwhile adapters are replaced, documents are added and removed, some of them
+//! poisoned, bits of the index flip, its disk fills up, floods take all connections, and the process gets SIGTERM or
+//! SIGKILL and is restarted. [`Invariant`](invariant::Invariant) lists the guarantees that must hold; memory must not
+//! grow either. Requests and faults derive from a seed.
 
 #![cfg(unix)]
 

@@ -1,4 +1,4 @@
-//! Requests that are too large: announced, sent in chunks, and in their heads.
+//! Oversized requests: a large announced body, a large chunked body, or a large head.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::http_client::{RawConnection, Target};
 use crate::invariant::Invariant;
 use crate::run_shared::RunShared;
 
-/// Random stream of these clients.
+/// Stream of the random generator for oversized requests.
 const STREAM: u64 = (1 << 32) + 4;
 
-/// Longest time until such a request is refused.
+/// Maximum time until the server must refuse an oversized request.
 const REFUSED: Duration = Duration::from_secs(20);
 
 /// Sends requests that are too large until the load is over.
@@ -54,7 +54,7 @@ fn request(target: &Target, kind: u32) -> (&'static str, Vec<u8>) {
     }
 }
 
-/// Sends a request and returns the status of its response. `None` if the connection was reset.
+/// Sends a request and returns the status of its response. `None` if the connection failed or ended before a status.
 async fn status(target: &Target, bytes: &[u8]) -> Option<u16> {
     let mut connection = RawConnection::send_bytes(target, bytes).await.ok()?;
     while connection.status().is_none() && connection.read(256).await.ok()? > 0 {}

@@ -1,4 +1,4 @@
-//! Hostile passages, and the search for their traces in what a policy was shown.
+//! Hostile passages, and detection of their traces in observations shown to a policy.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -24,7 +24,7 @@ pub(crate) fn draw(rng: &mut ChaCha8Rng) -> &'static str {
     TEXTS[rng.random_range(0..TEXTS.len())]
 }
 
-/// Looks for hostile text in an event. Returns it if a poisoned passage came through.
+/// Searches an event for hostile text. Returns a description of the first trace, or `None` if there is none.
 pub(crate) fn find(event: &Event) -> Option<String> {
     let Event::Observation { text, .. } = event else { return None };
     if text.chars().any(|c| matches!(c, '\u{e0001}'..='\u{e007f}')) {
@@ -37,12 +37,12 @@ pub(crate) fn find(event: &Event) -> Option<String> {
     FORBIDDEN.iter().find(|words| plain.contains(**words)).map(|words| format!("`{words}`"))
 }
 
-/// Returns `true` for the invisible characters of [`TEXTS`].
+/// Returns `true` for the invisible characters of [`TEXTS`], except tag characters, which [`find`] reports itself.
 fn is_ignorable(c: char) -> bool {
     matches!(c, '\u{2066}'..='\u{2069}' | '\u{34f}' | '\u{fe0f}' | '\u{3164}')
 }
 
-/// Returns the character that a full-width one stands for.
+/// Replaces full-width angle brackets by ASCII ones.
 fn unfolded(c: char) -> char {
     match c {
         '\u{ff1c}' => '<',

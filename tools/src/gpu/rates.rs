@@ -19,9 +19,10 @@ pub(super) struct RateSetting {
     pub(super) prompt: usize,
     /// Tokens decoded per sequence.
     pub(super) tokens: usize,
-    /// Number of measurements. The best one counts, since chance only slows a GPU down.
+    /// Number of measurements. The best one counts, since disturbances only slow a GPU down.
     pub(super) rounds: usize,
-    /// If `true`, decode steps replay CUDA graphs. Recorded in the report only.
+    /// If `true`, the engine replays CUDA graphs in decode steps. This field only labels the report; it does not
+    /// configure the engine.
     pub(super) graphs: bool,
 }
 
@@ -113,7 +114,8 @@ async fn run(
     setting: RateSetting,
     seed: u64,
 ) -> anyhow::Result<(Instant, Vec<Vec<Instant>>)> {
-    // A seed per kind of prompt, so that none is a prefix of another, and different from those of the agentic load.
+    // Each combination of round, prompt length and number of sequences has its own seed, so that no prompt is a prefix
+    // of another. The agentic load uses other seeds.
     let mut random = ChaCha8Rng::seed_from_u64(1 << 63 | seed << 48 | (setting.prompt as u64) << 24 | sequences as u64);
     let vocab = shape.config.vocab as u32;
     let sessions: Vec<Session> = (0..sequences)

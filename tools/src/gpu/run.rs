@@ -29,8 +29,8 @@ impl Args {
             _ if self.mock => {
                 ledger.report.device = "mock".to_owned();
                 let mut shape = self.shapes.first().context("--shapes: give at least one")?.clone();
-                // An asynchronous mock that samples from few tokens, like a GPU, leaves only the engine's own time to
-                // be measured.
+                // A mock that is asynchronous like a GPU, and samples from few tokens, leaves only the engine's own
+                // time to measure.
                 shape.config.vocab = 256;
                 let backend = MockBackend::random(1, shape.config.vocab).with_blocks(self.blocks()).with_overlap();
                 self.run_on_backend(Box::new(backend), &shape, source, ledger).await?;
@@ -128,7 +128,7 @@ impl Args {
             written: self.written,
             observed: self.observed,
         };
-        // Warm up, so that no mode pays for the first steps of a size.
+        // Warm up, so that no mode pays for the first step of each batch size.
         let first = catch_panic_async(script.run(engine, shape, source, TurnMode::Parked, 0)).await;
         ledger.record(&format!("agentic load, {name}, warm-up"), first.map(drop));
         for (round, way) in (1..).zip(TurnMode::ALL) {
@@ -138,8 +138,8 @@ impl Args {
         }
     }
 
-    /// Opens the index that agentic loops search, before anything is measured and once for all shapes. `None` when the
-    /// agentic load is not requested.
+    /// Opens the index that agentic loops search, before anything is measured and once for all shapes. Without
+    /// `--index` and `--questions`, each search is a wait. `None` when the agentic load is not requested.
     pub(super) fn source(&self) -> anyhow::Result<Option<SearchSource>> {
         if !self.wants(BenchPart::Agentic) {
             return Ok(None);

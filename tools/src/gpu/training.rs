@@ -25,7 +25,7 @@ struct TrainingStep {
     seconds: f64,
 }
 
-/// Returns the trained parameters: an adapter on every projection.
+/// Returns the parameters to train: an adapter on every projection.
 pub(super) fn tune() -> Tune {
     Tune::Lora(Lora { rank: 16, alpha: 32.0, targets: Module::ALL.to_vec(), seed: 1 })
 }
@@ -72,9 +72,9 @@ fn pack(vocab: usize) -> Pack {
     pack
 }
 
-/// Runs a pass for the mean loss with a small entropy term, then takes a small step along the gradient.
+/// Runs a pass for the mean loss with a small entropy term, then takes a small step against the gradient.
 fn step(learner: &mut Learner, pack: &Pack) -> Result<TrainingStep, ModelError> {
-    // B is initialized to zero, which would give A a zero gradient.
+    // LoRA initializes its matrix B to zero, which would give the matrix A a zero gradient.
     learner.change(|values, _| {
         values.iter_mut().enumerate().for_each(|(at, value)| *value += ((at * 37 % 101) as f32 - 50.0) * 1e-4);
     });

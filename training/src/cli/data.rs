@@ -229,8 +229,8 @@ fn template(base: &Path) -> anyhow::Result<String> {
     Ok(hashes.join(" "))
 }
 
-/// Plays the lessons of a source until enough samples exist. The first ones are held out; the builder never plays their
-/// questions again, neither in this source nor in another one that asks the same words.
+/// Plays the lessons of a source until enough samples exist. The first questions are held out: the builder never makes
+/// a training sample of them, neither in this source nor in another one that asks the same words.
 async fn play_lessons(
     (output, stats, balance): (&mut BuildOutput, &mut BuildStats, &mut SampleBalance),
     source: &LessonSource,
@@ -250,7 +250,7 @@ async fn play_lessons(
             break;
         }
         let sample_id = sample_id(&source.dataset, lesson, *variant);
-        // Made before the build was interrupted: it counts, and is not played again.
+        // This sample was made before an interruption: it counts, and is not played again.
         if let Some(known) = output.traits(&sample_id) {
             balance.add(known);
         } else {

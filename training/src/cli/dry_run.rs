@@ -264,8 +264,9 @@ fn write_memory(out: &mut impl Write, learner: &Learner, tokens: usize, gpu_plan
 }
 
 /// Prints the memory of rollouts that the learner's plan leaves out. When all weights are trained, the engine has its
-/// own copy, and the reference values stay in memory. A checkpoint is built in memory first (values and both moments),
-/// which is more than the two temporary copies while the engine takes new weights or the divergence is measured.
+/// own copy, and the reference values stay in memory. The printed copies are those of a checkpoint, which is built in
+/// memory first (values and both moments). At other times there are only two temporary copies: while the engine takes
+/// new weights, and while the divergence is measured.
 fn write_rollout_memory(
     out: &mut impl Write,
     learner: &Learner,

@@ -119,7 +119,7 @@ impl GpuPlan {
 }
 
 impl MemoryRequest {
-    /// Settings that determine the memory, for error messages.
+    /// Formats the settings that determine the memory, for error messages.
     fn settings(&self, longest: usize) -> String {
         let Self { section, pack_tokens, rollout_engine, .. } = self;
         let shared = rollout_engine.as_ref().map_or_else(String::new, |rollout_engine| {
@@ -129,7 +129,7 @@ impl MemoryRequest {
     }
 }
 
-/// Maximum number of tokens in a trajectory, by the budget of the policy.
+/// Returns the maximum number of tokens in a trajectory under the policy's budget.
 pub(super) fn max_trajectory_tokens(policy: &Policy) -> usize {
     let context = policy.budget.context_tokens;
     // If each turn sees only the end of the sequence, the prompt alone may fill the context, and the trajectory adds as

@@ -84,7 +84,7 @@ impl Args {
     async fn train(self) -> anyhow::Result<()> {
         let recipe = self.recipe_args.open()?;
         let settings = recipe.grpo(&self.recipe_args.file.recipe)?;
-        // Before anything is loaded: a policy that learns to be paid for nothing takes hours.
+        // Checked before anything is loaded, because a run whose reward pays for a bad behavior wastes hours.
         TrapTable::of(&recipe).await?.check()?;
         let (stages, earlier_steps) = self.stages(settings)?;
         self.check_reference(settings)?;

@@ -26,8 +26,8 @@ pub(super) fn load(
     load_values(flag, dir, &own, policy, recipe, base, learner)
 }
 
-/// Loads values as [`load`] does, also those of a policy that speaks another protocol than the recipe's: supervised
-/// training teaches the recipe's.
+/// Same as [`load`], but accepts a policy with another protocol, because supervised training teaches the recipe's
+/// protocol.
 pub(super) fn load_for_lessons(
     flag: &str,
     dir: &Path,

@@ -51,10 +51,9 @@ pub(crate) struct Args {
     #[arg(long)]
     contested: bool,
 
-    /// Keep only trajectories whose first search has the mode with which questions of their kind (`type` of the question
-    /// files) are answered rightly most often, over all trajectories of the files, and make modes that
-    /// `grpo.first_modes` wrote the policy's own. Imitating them teaches the policy to choose. Prints the table by which
-    /// the modes were chosen.
+    /// Keep only trajectories that begin in the best mode for their kind of question (`type` of the question files): the
+    /// mode in which most trajectories of the kind are right. Modes that `grpo.first_modes` wrote become the policy's
+    /// own, so that imitation teaches it to choose. Prints the table by which the modes were chosen.
     #[arg(long)]
     by_kind: bool,
 
@@ -77,7 +76,7 @@ impl Args {
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
-        // All trajectories, those included that --by-kind drops.
+        // Includes the trajectories that --by-kind drops below.
         let total = samples.len();
         if self.by_kind {
             self.choose_modes(&mut samples)?;
@@ -94,7 +93,11 @@ impl Args {
         };
         let kept = sieve.keep(&samples);
         let end = if self.wrong { "finished" } else { "was right" };
-        let among = if self.contested { " and belongs to a question with another trajectory that did not" } else { "" };
+        let among = if self.contested {
+            " and belongs to a question with another trajectory that would not be kept (--contested)"
+        } else {
+            ""
+        };
         let mode = if self.by_kind { ", in the mode of its kind of question (--by-kind)" } else { "" };
         ensure!(
             !kept.is_empty(),
@@ -110,7 +113,8 @@ impl Args {
         Ok(())
     }
 
-    /// Leaves the trajectories that began in the mode that is best for their kind of question.
+    /// Keeps only trajectories that began in the best mode for their kind of question, and makes modes that were
+    /// written for the policy the policy's own.
     fn choose_modes(&self, samples: &mut Vec<Sample>) -> anyhow::Result<()> {
         let table = ModeTable::of(samples);
         anstream::println!("{table}");
@@ -136,7 +140,7 @@ impl Args {
     }
 }
 
-/// Parses `2` or `1-3`.
+/// Parses a number such as `2`, or a range such as `1-3`.
 fn range(text: &str) -> anyhow::Result<RangeInclusive<usize>> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     let number = |text: &str| text.trim().parse::<usize>().with_context(|| format!("not a number: {text:?}"));

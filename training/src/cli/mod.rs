@@ -38,7 +38,7 @@ pub struct TrainCli {
     #[arg(long, env = "WAYMARK_LOG", value_name = "FILTER", global = true)]
     log: Option<String>,
 
-    /// End when standard input does. Experiments start their jobs with it.
+    /// Exit when standard input closes. Experiments start their jobs with it.
     #[arg(long, hide = true, global = true)]
     tied: bool,
 

@@ -1,4 +1,4 @@
-//! `train plan`: what the rewards of a recipe pay for.
+//! `train plan`: the rewards of a recipe for a right answer and for bad behaviors.
 
 use super::recipe_args::RecipeFileArgs;
 use crate::traps::TrapTable;

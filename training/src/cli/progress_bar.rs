@@ -43,7 +43,7 @@ impl StepProgress {
         let text = format!("{text}; {} to go", duration(self.left(row)));
         self.bar.set_position(row.step);
         self.bar.set_message(text.clone());
-        // The last row is logged whatever the time since the one before.
+        // The last row is always logged.
         let due = self.shown.is_none_or(|shown| shown.elapsed() >= PAUSE) || self.bar.length() == Some(row.step);
         if !stderr().is_terminal() && due {
             self.shown = Some(Instant::now());

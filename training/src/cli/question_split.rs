@@ -50,7 +50,7 @@ impl ValidationArgs {
         Ok(split)
     }
 
-    /// Fails if a question is used both for training and for validation, in whatever files.
+    /// Fails if a question is used both for training and for validation, in the same or in different files.
     fn check(&self, files: &[QuestionFile]) -> anyhow::Result<()> {
         let trained = files.iter().flat_map(|file| file.questions.iter().map(|question| (text(question), &file.path)));
         let trained: HashMap<&str, &PathBuf> = trained.collect();
@@ -75,8 +75,8 @@ impl ValidationArgs {
     }
 }
 
-/// Leaves out questions whose passages are withheld, unless `refusals` earn a reward: other rewards would teach to
-/// guess.
+/// Leaves out questions whose passages are withheld, unless `refusals` earn a reward: under other rewards, these
+/// questions would teach the policy to guess.
 pub(super) fn rewarded(files: Vec<QuestionFile>, refusals: bool) -> anyhow::Result<Vec<QuestionFile>> {
     if refusals {
         return Ok(files);

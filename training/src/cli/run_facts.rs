@@ -1,4 +1,5 @@
-//! Facts that identify a run or another output of a command. A command resumes an output only if its facts are unchanged.
+//! Facts that identify a run or another output of a command. A command resumes an output only if its facts are
+//! unchanged.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The tie of a job to the experiment that started it.
+//! Termination of a job together with the experiment that started it.
 
 use std::io;
 use std::process;
@@ -9,8 +9,9 @@ use anyhow::Context;
 /// Exit status of a process whose experiment has ended.
 const ABANDONED: i32 = 75;
 
-/// Ends this process when its standard input ends, which the system closes with the process at its other end, even if
-/// that one was killed. Otherwise a job would go on alone, and hold the lock of its run against a resumed experiment.
+/// Ends this process when its standard input ends. The system closes the input when the experiment's process ends, even
+/// if that process was killed. Otherwise the job would go on alone, and its lock would keep a resumed experiment from
+/// its run.
 pub(super) fn to_standard_input() -> anyhow::Result<()> {
     let wait = || {
         let mut input = io::stdin().lock();

@@ -119,8 +119,8 @@ impl BuildOutput {
     /// Opens both files for appending and creates their directories.
     ///
     /// # Errors
-    /// [`BuildOutputError`] if both are the same file, are in use, belong to another program, were made with other facts, or
-    /// share a question.
+    /// [`BuildOutputError`] if both are the same file, are in use, belong to another program, were made with other
+    /// facts, or share a question.
     pub fn open(out: &Path, held: &Path, facts: &Table) -> Result<BuildOutput, BuildOutputError> {
         for path in [out, held] {
             fs::create_dir_all(folder(path)).map_err(BuildOutputError::io(path))?;
@@ -166,7 +166,7 @@ impl BuildOutput {
         let words = normalized(question);
         match (known.held.len() < held_out, known.held.contains(id)) {
             (true, _) if !known.learnt.contains(id) && !self.asked.learnt.contains(&words) => Some(SampleSplit::Held),
-            // The question is held out, and enough are: a sample in the training file would leak it.
+            // The question is held out, but enough are, or its words are trained on. A training sample would leak it.
             (_, true) => None,
             _ => Some(SampleSplit::Learnt).filter(|_| !self.asked.held.contains(&words)),
         }

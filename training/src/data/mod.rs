@@ -1,16 +1,17 @@
-//! Trajectories for the cold start: questions with known answers, played through the agent's own loop with real searches.
+//! Trajectories for the cold start: questions with known answers, played through the agent's own loop with real
+//! searches.
 //!
 //! Each [`Lesson`](crate::lessons::lesson::Lesson) is a question with a known way to its answer. A
-//! [`LessonTeacher`](teacher::LessonTeacher) plays it: the teacher reads the results of every search, quotes what answers the
-//! current hop, says when the results do not hold it, and then searches better. The turns pass through the
-//! [`ScriptedGenerator`](scripted::ScriptedGenerator), so prompt, parser, observations, budget and token origins are those of
-//! the agent. The teacher answers only what it has read, except for the guesses of
+//! [`LessonTeacher`](teacher::LessonTeacher) plays it: the teacher reads the results of every search, quotes the
+//! sentence that answers the current hop, says so if there is none, and then searches better. The turns pass through
+//! the [`ScriptedGenerator`](scripted::ScriptedGenerator), so prompt, parser, observations, budget and token origins
+//! are those of the agent. The teacher answers only what it has read, except for the guesses of
 //! [`Habits::concede`](teacher::Habits::concede); other lessons that cannot be finished are dropped. The
 //! [`ContaminationFilter`](crate::lessons::contamination::ContaminationFilter) keeps measured questions out.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`recipe`], [`lesson_plan`], [`sample_balance`] | recipe, the lessons of a source in the order of play, and the shares that are kept |
+//! | [`recipe`], [`lesson_plan`], [`sample_balance`] | recipe, order of the lessons, limits on shares of samples |
 //! | [`player`], [`teacher`], [`preview`], [`routing`], [`reading`], [`phrases`] | from lessons to turns |
 //! | [`voice`] | the form of the turns, one file per protocol |
 //! | [`scripted`] | from turns to tokens |

@@ -70,7 +70,7 @@ impl LessonPlayer {
         let runtime = Runtime::new(generator, tokenizer, template, eos, Some(Arc::clone(&self.searcher)));
         let options = EpisodeOptions { id: Some(id), seed, without: without.clone(), ..EpisodeOptions::default() };
         let question = Conversation::new(lesson.question.as_str());
-        // Lessons take the way of a served request, so that their format is the server's by construction.
+        // Lessons run through the same loop as served requests, so their format is that of the server.
         let episode = Episode::new(&runtime, &self.policy, question, options)?;
         let (sender, mut events) = mpsc::channel(64);
         // The channel is bounded: the episode would wait forever if nothing took its events.

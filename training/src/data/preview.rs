@@ -1,4 +1,4 @@
-//! Preview of searches: what a search of an episode will show.
+//! Preview of the observations that searches of an episode will show.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -55,7 +55,7 @@ impl SearchPreview {
         if let Some(known) = seen.get(&key) {
             return Arc::clone(known);
         }
-        // The loop truncates observations, too: a finding behind the cut would never be shown.
+        // The loop truncates observations, too: a finding after the cut would never be shown.
         let text: Arc<str> = self.observation(query, &key.1, mode).chars().take(self.chars).collect::<String>().into();
         seen.insert(key, Arc::clone(&text));
         text

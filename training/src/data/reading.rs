@@ -108,7 +108,7 @@ pub fn parse_items<'o>(observation: &'o str, open: &str, close: &str) -> Vec<Sho
     all
 }
 
-/// Parses triples, `(1) { … }` one per line, and the passages behind them, each a line with its title and a line with
+/// Parses triples, `(1) { … }` one per line, and the passages after them, each a line with its title and a line with
 /// its text, between `open` and the last `close`.
 pub fn parse_triples<'o>(observation: &'o str, open: &str, close: &str) -> Vec<ShownEvidence<'o>> {
     let Some((_, block)) = observation.split_once(open) else { return Vec::new() };
@@ -190,8 +190,8 @@ fn joined<'w>(words: impl Iterator<Item = &'w str>) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Finds the answer of a hop. Passages about its subject precede others, and then the sentence wins that shares the
-/// most words with the first query.
+/// Finds the answer of a hop. Prefers passages about the hop's subject, then the sentence that shares the most words
+/// with the hop's first query.
 pub fn find_answer(hop: &Hop, shown: &[ShownEvidence<'_>]) -> Option<HopFinding> {
     let mut best: Option<(usize, HopFinding)> = None;
     let mut consider = |score: usize, finding: HopFinding| {
@@ -238,8 +238,8 @@ fn read_passage(hop: &Hop, passage: &ShownPassage<'_>, consider: &mut impl FnMut
     }
 }
 
-/// Considers a fact that states the answer of a hop. It must be about the hop's subject, and most of its words must be
-/// those of a source: facts do not name the passage that states them.
+/// Considers a fact that states the answer of a hop. The fact must be about the hop's subject, and most of its words
+/// must occur in one source, because facts do not name the passage that states them.
 fn read_fact(hop: &Hop, fact: &ShownFact<'_>, consider: &mut impl FnMut(usize, HopFinding)) {
     let wanted = hop.queries.first().map_or("", String::as_str);
     let about = hop.is_question() || find_words(fact.text, bare_title(&hop.subject)).is_some();

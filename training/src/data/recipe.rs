@@ -20,8 +20,8 @@ pub struct DataRecipe {
     pub seed: u64,
     /// Files of measured questions, which are kept out.
     pub measured: Vec<PathBuf>,
-    /// Policy whose episodes the lessons are, as in `policy.toml`: protocol, retrieval and budget. It should be that of
-    /// the recipe that trains on them. `None` is RouteRAG with the default ranking of each mode.
+    /// Policy that plays the lessons, as in `policy.toml`: protocol, retrieval and budget. It should equal the policy
+    /// of the recipe that trains on the lessons. `None` is RouteRAG with the default ranking of each mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Table>,
     /// Rates of the teacher's optional behaviors.
@@ -129,7 +129,7 @@ impl DataRecipe {
         Ok(self)
     }
 
-    /// Builds the policy whose episodes the lessons are.
+    /// Builds the policy that plays the lessons.
     ///
     /// # Errors
     /// The error of [`Policy::parse`] if `[policy]` is invalid.

@@ -1,4 +1,4 @@
-//! Lessons that teach the choice of a mode: which searches find the facts of a lesson, by mode.
+//! Lessons that teach the choice of a mode: a comparison of the facts that searches find in each mode.
 
 use std::sync::Arc;
 
@@ -10,19 +10,18 @@ use super::reading;
 use super::voice::Voice;
 use crate::lessons::lesson::{Hop, Lesson};
 
-/// Settings of lessons whose mode is the one that finds the support. Without them, the teacher takes the cheapest mode
-/// that finds it, or explores ([`Habits::explore`](super::teacher::Habits::explore)).
+/// Settings of lessons whose searches use the mode that finds the support best. Without these settings, the teacher
+/// takes the cheapest mode that finds it, or explores ([`Habits::explore`](super::teacher::Habits::explore)).
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Routing {
-    /// If `true`, keeps only lessons on which the modes disagree: one of them finds a fact, or more facts of the whole
-    /// question, and another does not.
+    /// If `true`, keeps only lessons on which the modes disagree; see [`LessonSearches::disagree`].
     pub contested: bool,
     /// Maximum share of the trajectories of a source whose first search has the same mode. 1 keeps all.
     pub most: f64,
 }
 
-/// Searches of a lesson, by what they find.
+/// Searches for the facts of lessons, in each mode.
 #[derive(Debug, Clone)]
 pub struct LessonSearches {
     preview: Arc<SearchPreview>,
@@ -32,7 +31,7 @@ pub struct LessonSearches {
 }
 
 impl LessonSearches {
-    /// Searches with the modes that `voice` can name, or with the policy's own.
+    /// Creates searches with the modes that `voice` can name, or with the policy's own mode if it can name none.
     pub fn new(preview: Arc<SearchPreview>, voice: &'static dyn Voice) -> LessonSearches {
         let modes = match voice.modes() {
             [] => vec![preview.mode()],
@@ -41,18 +40,19 @@ impl LessonSearches {
         LessonSearches { preview, voice, modes }
     }
 
-    /// Rank of the evidence in which a search shows the answer of a hop. `None` if it does not.
+    /// Returns the rank of the evidence in which a search shows the answer of a hop. `None` if the search does not show
+    /// it.
     pub fn answer_rank(&self, hop: &Hop, query: &str, mode: Mode) -> Option<usize> {
         let text = self.probe(hop, query, mode);
         reading::find_answer(hop, &self.voice.read(&text)).map(|finding| finding.number)
     }
 
-    /// Observation of a search for a hop, as the voice writes it.
+    /// Returns the observation of a search for a hop, with the query in the voice's form.
     fn probe(&self, hop: &Hop, query: &str, mode: Mode) -> Arc<str> {
         self.preview.probe(&self.voice.query(query), self.voice.entities(&hop.subject), mode)
     }
 
-    /// Number of hops, from the first on, whose answers one search for `query` shows.
+    /// Returns the number of hops, from the first on, whose answers one search for `query` shows.
     pub fn hops_found(&self, hops: &[Hop], query: &str, mode: Mode) -> usize {
         let Some(first) = hops.first() else { return 0 };
         let text = self.probe(first, query, mode);
@@ -60,14 +60,16 @@ impl LessonSearches {
         hops.iter().take_while(|hop| reading::find_answer(hop, &shown).is_some()).count()
     }
 
-    /// Mode that ranks the answer of a hop highest for this query; the cheapest of several. `None` if no mode finds it.
+    /// Returns the mode that ranks the answer of a hop highest for this query; among equals, the cheapest. `None` if no
+    /// mode finds the answer.
     pub fn best_mode(&self, hop: &Hop, query: &str) -> Option<Mode> {
         let ranked = self.modes.iter().filter_map(|&mode| Some((self.answer_rank(hop, query, mode)?, mode)));
         // `min_by_key` keeps the first of equal ranks.
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, mode)| mode)
     }
 
-    /// Mode whose search for the whole question finds at least two facts, and more than the cheapest mode finds.
+    /// Returns the mode whose search for the whole question finds the most facts: at least two, and more than the
+    /// cheapest mode finds. `None` if there is none.
     pub fn best_wide(&self, lesson: &Lesson) -> Option<Mode> {
         let query = whole(lesson);
         let (&cheapest, others) = self.modes.split_first()?;
@@ -81,8 +83,8 @@ impl LessonSearches {
         best.1
     }
 
-    /// Returns `true` if one mode finds a fact of the lesson with a query with which another mode does not, or the modes
-    /// find different numbers of facts for the whole question.
+    /// Returns `true` if one mode finds a fact of the lesson and another mode, with the same query, does not, or if the
+    /// modes find different numbers of facts for the whole question.
     pub fn disagree(&self, lesson: &Lesson) -> bool {
         let differ = |found: &dyn Fn(Mode) -> usize| {
             let mut counts = self.modes.iter().map(|&mode| found(mode));
@@ -97,7 +99,7 @@ impl LessonSearches {
     }
 }
 
-/// Query for a whole question.
+/// Returns the query for a whole question.
 pub fn whole(lesson: &Lesson) -> String {
     lesson.question.trim().trim_end_matches('?').to_owned()
 }

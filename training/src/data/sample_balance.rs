@@ -4,7 +4,7 @@ use waymark_index::Mode;
 
 use crate::sample::Sample;
 
-/// Number of samples from which on the share of a mode is limited: a share of few samples is noise.
+/// Number of samples with a search up to which no mode is limited, because a share of few samples is noise.
 const FREE: usize = 8;
 
 /// Properties of a sample whose shares are limited.
@@ -28,8 +28,8 @@ impl SampleTraits {
 pub struct SampleBalance {
     /// Maximum share of samples whose first search has the same mode.
     most_mode: f64,
-    /// Maximum share of declined samples. Lessons with withheld passages nearly always succeed and others often do not,
-    /// so without a limit their share would exceed that of the lessons.
+    /// Maximum share of declined samples. Lessons with withheld passages nearly always succeed and others often do not.
+    /// Without a limit, the share of declined samples would exceed the share of lessons with withheld passages.
     most_declined: f64,
     modes: Vec<(Mode, usize)>,
     declined: usize,
@@ -42,8 +42,8 @@ impl SampleBalance {
         SampleBalance { most_mode, most_declined, modes: Vec::new(), declined: 0, total: 0 }
     }
 
-    /// Returns `true` if a sample keeps the shares within their limits. The first declined sample of a source and those
-    /// without a search are within the limits.
+    /// Returns `true` if a sample keeps the shares within their limits. The limit on declined samples does not apply to
+    /// the first one of a source, and the limit on modes does not apply to samples without a search.
     pub fn admits(&self, sample: SampleTraits) -> bool {
         if sample.declined && self.declined > 0 {
             let share = (self.declined + 1) as f64 / (self.total + 1) as f64;

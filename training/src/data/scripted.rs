@@ -31,8 +31,8 @@ impl ScriptedGenerator {
         ScriptedGenerator { tokenizer, author, limit, turn_end: None }
     }
 
-    /// Ends turns that no stop string ends with this token, as a model would: TeaRAG's final answers have no closing
-    /// tag. `None`, the default, writes no token.
+    /// Sets the token that ends turns without a stop string, as a model would write it: TeaRAG's final answers have no
+    /// closing tag. `None`, the default, writes no token.
     #[must_use]
     pub fn with_turn_end(mut self, id: Option<u32>) -> ScriptedGenerator {
         self.turn_end = id;

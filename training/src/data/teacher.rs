@@ -35,7 +35,7 @@ pub struct Habits {
     pub wide: f64,
     /// Share of lessons with an unfindable hop that are kept: up to three different searches miss, and the teacher
     /// guesses the gold answer, which it has not read. Without such lessons a policy only knows searches that succeed
-    /// in the end, and repeats itself until its turns are used up when none does.
+    /// in the end. If none succeeds, it then repeats itself until its turns are used up.
     pub concede: f64,
     /// Share of searches that prefer a query and mode that rank the answer below the first passage, if there are any.
     /// In a small corpus the first passage nearly always has the answer, and a policy that sees nothing else reads no
@@ -160,7 +160,8 @@ impl LessonTeacher {
         sources.map(|source| source.id.clone()).collect()
     }
 
-    /// Returns `true` if the modes disagree on the lesson, or the settings do not ask for that.
+    /// Returns `true` if the modes disagree on the lesson. Always `true` if the settings do not require that, or if the
+    /// lesson has no hops.
     pub fn is_contested(&self) -> bool {
         let asked = self.settings.routing.is_some_and(|routing| routing.contested);
         !asked || self.lesson.hops.is_empty() || self.searches.disagree(&self.lesson)
@@ -306,7 +307,7 @@ impl LessonTeacher {
     }
 
     /// Last turn of a lesson with an unfound hop: a plain statement if its passages were withheld, a guess if the
-    /// teacher is of that kind, otherwise a failure.
+    /// teacher has a `patience` and no search finds the hop, otherwise a failure.
     fn give_up(&mut self, found: &str, drop_reason: DropReason) -> String {
         let number = self.turns;
         let voice = self.settings.voice;

@@ -22,15 +22,15 @@ pub struct DpoGoal {
     pub patience: usize,
     /// Number of epochs over the pairs of a round.
     pub epochs: usize,
-    /// Values that the stage starts from.
+    /// Initial policy of the stage.
     pub begins: StageStart,
     /// Coefficients of the loss.
     pub terms: DpoTerms,
-    /// Reward.
+    /// Reward of trajectories.
     pub reward: RewardScorer,
     /// Rule that selects the pairs.
     pub rule: PairRule,
-    /// Price of searches.
+    /// Cost model of searches.
     pub cost: Cost,
 }
 
@@ -50,8 +50,8 @@ impl DpoGoal {
         }
     }
 
-    /// Number of optimizer steps of a round with this many pairs, `batch` in each step. The last step of an epoch may
-    /// have fewer.
+    /// Returns the number of optimizer steps of a round with this many pairs, `batch` in each step. The last step of an
+    /// epoch may have fewer.
     pub(super) fn updates(&self, pairs: usize, batch: usize) -> u64 {
         (self.epochs * pairs.div_ceil(batch)) as u64
     }

@@ -43,7 +43,7 @@ impl DpoTerms {
     pub fn of(&self, chosen: Likelihood, rejected: Likelihood) -> PairLoss {
         let ahead = |side: Likelihood| side.policy - side.reference;
         let margin = self.beta * (ahead(chosen) - ahead(rejected));
-        // These forms of −log σ(m) and σ(−m) overflow for no sign of m.
+        // These forms of −log σ(m) and σ(−m) do not overflow, whatever the sign of m.
         let preference = (-margin).max(0.0) + (-margin.abs()).exp().ln_1p();
         let doubt = 1.0 / (1.0 + margin.exp());
         let length = chosen.tokens.max(1) as f64;

@@ -2,8 +2,8 @@
 //!
 //! In each round the engine loads the current weights and answers questions several times, rewards and a rule select
 //! pairs of trajectories, and a few epochs over these pairs follow. The first step of a round generates its
-//! trajectories and changes no weights; each further one is an optimizer step. Their number is known only after the
-//! first step. If the recipe has a `ranker`, it is trained in that first step too.
+//! trajectories and changes no weights; each further step is an optimizer step. The number of steps is known only after
+//! the first one. If the recipe has a `ranker`, it is trained in that first step too.
 
 mod goal;
 mod loss;
@@ -135,7 +135,7 @@ impl DpoTraining<'_> {
             ledger.write_row(&row)?;
             ledger.advance(step);
             let mut go_on = observer.row(&row);
-            // Before the checkpoint, whose state then knows the best round.
+            // Validates before saving, so that the checkpoint's state includes this round's measurement.
             if step == last && go_on.is_continue() {
                 go_on = self.validate(before, learner, ledger, observer).await?;
             }

@@ -156,8 +156,8 @@ impl DpoTraining<'_> {
         Ok(pairs.iter().map(|pair| Some((sum(pair.chosen, pair.turn), sum(pair.rejected, pair.turn)))).collect())
     }
 
-    /// Measures the policy, as it would be served, on the validation questions. The best round after the first `before`
-    /// steps has the highest mean EM; as in rewards, a forced answer counts as wrong.
+    /// Measures the policy with its own sampling parameters on the validation questions. The best round after the first
+    /// `before` steps has the highest mean EM; as in rewards, a forced answer counts as wrong.
     pub(super) async fn validate(
         &self,
         before: u64,

@@ -137,7 +137,7 @@ mod tests {
         let masked: Vec<MaskedSequence> =
             tokens.into_iter().zip(learnt).map(|(tokens, learnt)| MaskedSequence { tokens, learnt }).collect();
         let side = |at: usize| {
-            // One trajectory was written in sight of two sequences.
+            // One trajectory consists of two sequences.
             let sequences = if at == 3 { &masked[3..] } else { &masked[at..=at] };
             let targets: usize = sequences.iter().map(|part| part.sequence().targets()).sum();
             PairMember { sequences, reference: -2.5 * targets as f64 - at as f64 }

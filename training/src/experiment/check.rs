@@ -1,4 +1,4 @@
-//! Checks of a description that its types do not make.
+//! Checks of a description beyond those of its types.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -46,8 +46,8 @@ fn counts(experiment: &Experiment) -> Option<Flaw> {
         ("evaluation", experiment.evaluation.len(), 1),
         ("stage", experiment.stage.len(), 0),
         ("arm", experiment.arm.len(), 1),
-        // Without a bar that is written before the run, any result confirms the claim; without arms to compare there
-        // is none.
+        // Several arms need an endpoint: without a bar that is written before the run, any result would confirm the
+        // claim. A single arm has nothing to compare.
         ("endpoint", experiment.endpoint.len(), usize::from(experiment.arm.len() > 1)),
     ];
     let (field, count, least) = counts.into_iter().find(|(_, count, least)| !(*least..=MOST).contains(count))?;
@@ -88,7 +88,7 @@ fn seeds(experiment: &Experiment) -> Option<Flaw> {
 
 fn validation(experiment: &Experiment) -> Option<Flaw> {
     let given = experiment.training.iter().filter(|set| set.validation.is_some()).count();
-    // The trainer pairs `--validation` with `--questions` by position, so that it takes one for each or none.
+    // The trainer pairs `--validation` with `--questions` by position, so it takes one for each or none.
     if given == 0 || given == experiment.training.len() {
         return None;
     }

@@ -39,7 +39,7 @@ impl Trainer {
             .stderr(errors)
             .spawn()
             .map_err(ExperimentError::io("start", &self.program))?;
-        // Held until the child has ended: its end ends the child.
+        // Held until the child has ended, because the child ends when this pipe closes.
         let tie = child.stdin.take();
         let status = child.wait().map_err(ExperimentError::io("wait for", &self.program))?;
         drop(tie);
@@ -50,8 +50,7 @@ impl Trainer {
         Err(ExperimentError::Job { job: job.to_owned(), status: status.to_string(), log: log.to_owned(), tail })
     }
 
-    /// Runs a job that only prints, and returns its standard output, or its standard error if it
-    /// fails.
+    /// Runs a job that only prints, and returns its standard output, or its standard error if it fails.
     pub(super) fn output(&self, args: &[OsString]) -> Result<Result<String, String>, ExperimentError> {
         let mut child = self
             .command(args)

@@ -35,7 +35,7 @@ pub enum Metric {
     Searches,
     /// Number of searches that repeat an earlier one. Less is better.
     Duplicates,
-    /// R1-Searcher's F1 per search, where none counts as one.
+    /// R1-Searcher's F1 per search. An episode without searches counts as one with a single search.
     SearcherF1PerSearch,
     /// Cost of the searches.
     Cost,
@@ -111,7 +111,7 @@ impl Metric {
 
     /// Formats a difference with its sign.
     pub fn show_difference(self, value: f64) -> String {
-        // The smallest negative values would read "-0.0".
+        // Formatted without its sign, so that a negative zero reads "+0.0".
         let shown = self.show(value.abs());
         if value < 0.0 { format!("-{shown}") } else { format!("+{shown}") }
     }

@@ -1,4 +1,4 @@
-//! Hours and memory of an experiment before it runs, from short trials of its stages and one of its arms.
+//! Estimate of an experiment's hours and memory before it runs, from short trials of its stages and of one arm.
 
 use std::ffi::OsString;
 use std::fs;
@@ -67,7 +67,7 @@ pub(super) fn write(
 }
 
 /// Returns the plan of a training, as its own dry run prints it. A stage whose predecessor is not trained yet is
-/// estimated from the base model, whose passes take as long.
+/// estimated with the base model, because its passes take as long.
 fn training(job: &Job, trainer: &Trainer) -> Result<String, ExperimentError> {
     let JobKind::Training(run) = &job.kind else { return Ok(String::new()) };
     let exists = |arg: &OsString| {
@@ -86,7 +86,7 @@ fn training(job: &Job, trainer: &Trainer) -> Result<String, ExperimentError> {
     })
 }
 
-/// Returns the seconds per question of one arm. `None` if no arm has a policy yet.
+/// Returns the seconds per question of one arm. `None` if no arm has a fixed policy.
 fn trial(experiment: &Experiment, layout: &Layout, trainer: &Trainer) -> Result<Option<f64>, ExperimentError> {
     // The policy of a stage does not exist yet; a fixed one does.
     let ready = |arm: &&Arm| arm.policy.is_some();
@@ -130,7 +130,7 @@ fn indented(text: &str) -> String {
 
 /// Returns the hours that a plan estimates: its line `time       about 1 h 05 min …`.
 fn hours_in(plan: &str) -> Option<f64> {
-    // The plan of a preference training tells the time of a round, and of the pairs that it will find.
+    // The plan of a preference training has only the time of a round and of a pair, not that of the whole run.
     let line = plan.lines().find(|line| line.starts_with("time") && !line.contains("per round"))?;
     let mut words = line.split_whitespace().skip_while(|word| *word != "about").skip(1);
     let hours: f64 = words.next()?.parse().ok()?;

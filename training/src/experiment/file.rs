@@ -28,7 +28,7 @@ pub struct Experiment {
     /// Embedding model that the indexes were built with.
     #[serde(default = "default_embedder")]
     pub embedder: String,
-    /// Base model of arms with a fixed policy. `None` takes the one that the policy brings.
+    /// Base model of arms with a fixed policy. `None` takes the policy's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Questions that stages train on.
@@ -40,10 +40,10 @@ pub struct Experiment {
     /// Trainings. Each may begin from an earlier one; those that several arms need run once.
     #[serde(default)]
     pub stage: Vec<Stage>,
-    /// Contenders.
+    /// Arms to compare.
     #[serde(default)]
     pub arm: Vec<Arm>,
-    /// Comparisons that decide. The claim holds if all of them pass.
+    /// Comparisons that decide about the claim. The claim holds if all of them pass.
     #[serde(default)]
     pub endpoint: Vec<Endpoint>,
 }
@@ -130,7 +130,7 @@ impl StageKind {
     }
 }
 
-/// A contender: the policy of a stage, or a fixed one.
+/// Arm of an experiment: the policy of a stage, or a fixed policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arm {
@@ -150,7 +150,7 @@ pub struct Arm {
     pub k: Option<usize>,
 }
 
-/// A comparison that decides.
+/// Comparison of two arms that decides about the claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
@@ -178,7 +178,7 @@ impl Experiment {
     /// Reads and checks a description.
     ///
     /// # Errors
-    /// [`ExperimentError`] names the file, the field and what would be right.
+    /// [`ExperimentError`] with the file, the field and the valid values.
     pub fn open(path: &Path) -> Result<Experiment, ExperimentError> {
         let size = fs::metadata(path).map_err(ExperimentError::io("read", path))?.len();
         if size > MAX_BYTES {

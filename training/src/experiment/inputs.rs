@@ -65,7 +65,7 @@ impl Inputs {
     pub(super) fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for (name, hash) in &self.inputs {
-            // Lengths keep two lists from having one encoding.
+            // The lengths keep two different lists from having the same encoding.
             hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
             hasher.update(&(hash.len() as u64).to_le_bytes()).update(hash.as_bytes());
         }

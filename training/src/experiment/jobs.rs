@@ -54,7 +54,7 @@ impl Layout {
         self.dir.join("evaluations").join(arm_name(arm, seed))
     }
 
-    /// Mark of a finished training.
+    /// Path of the file that marks a training as finished.
     pub(super) fn mark(&self, job: &Job) -> PathBuf {
         self.dir.join("done").join(&job.name)
     }

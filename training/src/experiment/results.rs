@@ -43,8 +43,8 @@ impl ArmResults {
             .ok_or_else(|| ExperimentError::Rows { path: name.into(), reason: "the arm has no results".to_owned() })
     }
 
-    /// Returns the differences from `other` in a set, by seed and question. The arm's seeds are paired with the other's;
-    /// an arm without seeds is paired with each of the other's.
+    /// Returns the differences from `other` in a set, by seed and question. The seeds of both arms are paired in their
+    /// order. An arm without seeds is compared with every seed of the other arm.
     ///
     /// # Errors
     /// If the arms answered different questions, or no question has a value in both.
@@ -95,7 +95,7 @@ impl ArmResults {
     }
 }
 
-/// Reads rows. They stand in the order in which episodes ended, which is chance, so they are sorted.
+/// Reads rows and sorts them, because a file has them in the order in which episodes ended, which is chance.
 fn rows(experiment: &Experiment, path: &Path) -> Result<Rows, ExperimentError> {
     let read = LabeledRow::read(path)
         .map_err(|error| ExperimentError::Rows { path: path.to_owned(), reason: format!("{error:#}") })?;

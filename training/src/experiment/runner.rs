@@ -1,4 +1,4 @@
-//! Runs the jobs of an experiment one after the other, and resumes behind the last finished one.
+//! Runs the jobs of an experiment one after the other, and resumes after the last finished one.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -98,8 +98,8 @@ impl ExperimentRun {
         estimate::write(&self.experiment, &self.layout, &self.trainer, out)
     }
 
-    /// Runs all jobs that are not finished and writes the report. `told` hears the name of each job before it starts,
-    /// with its number and the number of jobs.
+    /// Runs all jobs that are not finished and writes the report. `told` is called before each job with its name, its
+    /// number and the number of jobs.
     ///
     /// # Errors
     /// If the directory belongs to another experiment or process, or a job fails.
@@ -163,7 +163,7 @@ impl ExperimentRun {
         }
     }
 
-    /// Appends the duration of a job. Reports do not quote durations, so that they repeat.
+    /// Appends the duration of a job. Reports contain no durations, so that they are reproducible.
     fn note_time(&self, job: &Job, seconds: f64) -> Result<(), ExperimentError> {
         let path = self.layout.dir.join("times.jsonl");
         let line = format!("{}\n", json!({ "job": job.name, "seconds": seconds }));
@@ -245,7 +245,7 @@ fn create_parent(path: &Path) -> Result<(), ExperimentError> {
     fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))
 }
 
-/// Waits until no trainer runs in `run`: the one of a killed experiment notices its end a moment later.
+/// Waits until no trainer runs in `run`: the trainer of a killed experiment ends only a moment after the experiment.
 fn wait_for_trainer(run: &Path) -> Result<(), ExperimentError> {
     let began = Instant::now();
     while RunFolder::is_run(run) {

@@ -140,7 +140,7 @@ impl GrpoTraining<'_> {
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
                 go_on = self.validate(learner, ledger, observer).await?;
-                // The policy is made from the best checkpoint, so that its step needs one.
+                // The final policy is made from the best step, so this step needs a checkpoint.
                 keep |= ledger.state().best != best;
             }
             if go_on.is_break() {

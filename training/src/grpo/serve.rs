@@ -26,8 +26,8 @@ impl GrpoTraining<'_> {
     /// Logs the shares of the routes among a few rollouts, if the recipe weighs routes.
     ///
     /// # Errors
-    /// [`TrainError::Nothing`] if the threshold of sufficient evidence divides no trajectories, so that routes would
-    /// never weigh anything.
+    /// [`TrainError::Nothing`] if all trajectories lie on the same side of the threshold of sufficient evidence, so
+    /// that routes would never differ by their evidence.
     pub(super) async fn check_routes(&self, learner: &Learner) -> Result<(), TrainError> {
         let Some(weights) = &self.settings.routes else { return Ok(()) };
         let trial = self.try_out(learner).await?;
@@ -63,8 +63,8 @@ impl GrpoTraining<'_> {
         serve(self.policy, self.engine, &self.adapter_dir, learner).await
     }
 
-    /// Measures the policy, as it would be served, on the validation questions. The best step of a stage has the
-    /// highest merit by the stage's [`GrpoGoal`](super::GrpoGoal).
+    /// Measures the policy with its own sampling parameters on the validation questions. The best step of a stage has
+    /// the highest merit by the stage's [`GrpoGoal`](super::GrpoGoal).
     pub(super) async fn validate(
         &self,
         learner: &Learner,

@@ -1,6 +1,6 @@
 //! PathRouter's teacher (§3.3 of its paper; no code is published). If a trajectory found too little support, the
 //! reference model, shown the gold passages, gives its most probable tokens at each position, and the policy is pulled
-//! distribution them.
+//! toward this distribution.
 //!
 //! `L = L_GRPO + λ(s) · mean_i mean_t KL(p ‖ q)`, where the means run over the trajectories of an optimizer step whose
 //! support is below θ_P, and over the thoughts and queries of each. p are the teacher's most probable tokens and q is
@@ -182,7 +182,7 @@ fn most_probable_tokens(
         let likeliest = learner.likeliest(&packed.pack, count, base)?;
         for (place, likeliest) in packed.places.iter().zip(likeliest) {
             let member = first + place.sequence;
-            // The targets of a sequence arrive in ascending order, which the binary search in `TeacherTargets::at` relies on.
+            // The targets of a sequence arrive in ascending order, as the binary search in `TeacherTargets::at` needs.
             all[member].by_token.push((views[member].1.position_in_trajectory(place.token), likeliest));
         }
     }

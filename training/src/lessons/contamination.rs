@@ -22,7 +22,7 @@ pub struct ContaminationFilter {
     needs: HashSet<String>,
 }
 
-/// Jaccard index of the words from which two questions count as nearly equal.
+/// Minimum Jaccard index of the word sets of two questions that count as nearly equal.
 const NEAR: f64 = 0.8;
 
 impl ContaminationFilter {

@@ -9,7 +9,8 @@ pub struct Lesson {
     pub question_id: String,
     /// Text of the question.
     pub question: String,
-    /// Kind of the question: its data set's name for it, or the relation that it asks for. `None` for small talk.
+    /// Kind of the question: its data set's name for it, or the relation that it asks for. `None` if the data set names
+    /// none, and for small talk.
     pub kind: Option<String>,
     /// Accepted answers. The first one is given.
     pub golds: Vec<String>,

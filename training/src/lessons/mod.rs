@@ -1,9 +1,10 @@
 //! Lesson builder: turns data sets and encyclopedia articles into questions with a known way to the answer.
 //!
-//! Input are the gold annotations of question answering data sets (2WikiMultiHopQA, HotpotQA, MuSiQue) and facts that simple
-//! patterns extract from the English of Wikipedia-style articles. Output are [`Lesson`](lesson::Lesson)s, which
-//! [`data`](crate::data) plays through the agent's loop. The patterns, relations and question forms are specific to these data
-//! sets. Only [`data`](crate::data) and `train data` use this module: serving, rewards and training do without it.
+//! The inputs are the gold annotations of question answering data sets (2WikiMultiHopQA, HotpotQA, MuSiQue) and facts
+//! that simple patterns extract from the English of Wikipedia-style articles. The outputs are
+//! [`Lesson`](lesson::Lesson)s, which [`data`](crate::data) plays through the agent's loop. The patterns, relations and
+//! question forms are specific to these data sets. Only [`data`](crate::data) and `train data` use this module;
+//! serving, rewards and training do not.
 //!
 //! | module | contents |
 //! |---|---|

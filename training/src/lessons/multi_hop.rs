@@ -10,7 +10,8 @@ use super::text::{bare_title, find_words, normalized, overlap, sentences};
 /// Reason why no lesson can be made of a question.
 pub type SkipReason = &'static str;
 
-/// Creates a hop over a relation. Its queries name the subject and the relation, or ask for it.
+/// Creates a hop over a relation. Its queries name the subject and the relation, ask for the object, or consist of the
+/// subject alone.
 pub fn hop(relation: &Relation, subject: &str, answer: &str, sources: Vec<CorpusPassage>) -> Hop {
     let need = relation.need.replace("{}", subject);
     let mut queries = vec![format!("{subject} {}", relation.words), need.trim_start_matches("the ").to_owned()];
@@ -193,7 +194,7 @@ pub fn from_passages(question: &SourceQuestion, corpus: &PassageCorpus) -> Resul
     Ok(lesson(question, vec![link, end], Conclusion::Last))
 }
 
-/// Creates a hop whose answer is the sentence of the passage that is closest to the question.
+/// Creates a hop whose answer is the sentence of the passage that is closest to the question, up to its 18th word.
 fn nearest_sentence_hop(document: &CorpusPassage, question: &str) -> Hop {
     let title = bare_title(&document.title);
     let sentences = sentences(&document.text);

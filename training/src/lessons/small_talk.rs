@@ -5,7 +5,7 @@ use rand::seq::{IndexedRandom, SliceRandom};
 
 use super::lesson::{Conclusion, Lesson};
 
-/// Kind of small talk: what is said, and how it is answered.
+/// Kind of small talk: the user's statements, the reasons not to search, and the replies.
 struct TalkForms {
     says: &'static [&'static str],
     why: &'static [&'static str],
@@ -45,10 +45,10 @@ const FORMS: &[TalkForms] = &[
     },
 ];
 
-/// Additions before and after what is said; the first adds nothing.
+/// Endings of a statement; the first adds nothing.
 const ENDS: &[&str] = &["", "!", ".", "!!", " :)"];
 
-/// Makes every lesson once, in an order of `rng`.
+/// Makes every lesson once, in a random order.
 pub fn lessons(dataset: &str, rng: &mut impl Rng) -> Vec<Lesson> {
     let mut all = Vec::new();
     for forms in FORMS {

@@ -58,7 +58,8 @@ pub fn sentences(text: &str) -> Vec<&str> {
     found
 }
 
-/// Maximum number of words in a quotation from the start of the sentence.
+/// Maximum number of words from the start of the sentence to the end of the quoted range, for a quotation that starts
+/// with the sentence.
 const LONGEST: usize = 16;
 /// Number of words that may follow the quoted range.
 const AFTER: usize = 2;
@@ -66,7 +67,8 @@ const AFTER: usize = 2;
 const BEFORE: usize = 9;
 
 /// Short quotation of a sentence that contains the bytes `kept`. It starts at the beginning of the sentence if that is
-/// close enough and ends at the next punctuation. Double quotes become single ones and line breaks become spaces.
+/// close enough. It ends at the next punctuation if that is close enough, otherwise with `kept`. Double quotes become
+/// single ones and line breaks become spaces.
 pub fn quote(sentence: &str, kept: Range<usize>) -> String {
     let starts: Vec<usize> = word_starts(sentence);
     if starts.is_empty() {
@@ -98,7 +100,7 @@ fn word_starts(text: &str) -> Vec<usize> {
     starts.map(|(at, _)| at).collect()
 }
 
-/// Title without a parenthesis at its end.
+/// Title up to its first parenthesis.
 pub fn bare_title(title: &str) -> &str {
     title.split(" (").next().unwrap_or(title).trim()
 }

@@ -80,7 +80,8 @@ impl TrainingRecord {
     }
 }
 
-/// Returns the records of all earlier trainings, the latest first: that of the initial policy, then those that it lists.
+/// Returns the records of all earlier trainings, the latest first: the record of the initial policy, then those that it
+/// lists.
 fn lineage(record: &Table) -> Vec<Value> {
     let mut own = record.clone();
     let listed = own.remove("earlier");

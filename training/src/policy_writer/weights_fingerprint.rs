@@ -1,4 +1,4 @@
-//! Fingerprint of the weights of a trained policy, by which engines elsewhere are checked.
+//! Fingerprint of the weights of a trained policy, used to check engines on other machines.
 
 use std::path::Path;
 
@@ -23,8 +23,8 @@ pub fn add_fingerprint(dir: &Path, learner: &mut Learner, base: BaseModel<'_>) -
     written.map_err(|error| TrainError::Fingerprint { dir: dir.to_owned(), reason: format!("{error:#}") })
 }
 
-/// Writes the fingerprint of a new policy like [`add_fingerprint`]. A failure is logged with the command that measures the
-/// fingerprint later, because the policy is usable without one and its training may have taken hours.
+/// Writes the fingerprint of a new policy like [`add_fingerprint`]. A failure is only logged, with the command that
+/// measures the fingerprint later, because the policy is usable without one and its training may have taken hours.
 pub fn add_fingerprint_if_possible(dir: &Path, learner: &mut Learner, base: BaseModel<'_>) {
     if let Err(error) = add_fingerprint(dir, learner, base) {
         tracing::warn!(
@@ -86,7 +86,7 @@ mod tests {
         let absent = temp.path().join("absent");
         let error = add_fingerprint(&absent, &mut learner, base).unwrap_err().to_string();
         assert!(error.contains("absent") && error.contains("has no fingerprint"), "{error}");
-        // The end of a run goes on.
+        // A failure must not stop the end of a run.
         add_fingerprint_if_possible(&absent, &mut learner, base);
         assert!(!absent.exists());
         let short = BaseModel { probe: &[1, 400], ..base };

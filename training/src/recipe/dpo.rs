@@ -25,10 +25,10 @@ pub struct Dpo {
     pub warmup: f64,
     /// Number of questions per round, limited to those available.
     pub questions: usize,
-    /// Number of trajectories per question that begin with it.
+    /// Number of trajectories per question, without branches.
     pub group: usize,
-    /// Further trajectories, which continue states of these. `None` samples none. Not serialized then, so that runs
-    /// started before this field existed can resume.
+    /// Further trajectories, which continue states of the first ones. `None` samples none, and is not serialized, so
+    /// that runs started before this field existed can resume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branches: Option<Branches>,
     /// Number of pairs per optimizer step.
@@ -41,7 +41,7 @@ pub struct Dpo {
     #[serde(default)]
     pub reference: DpoReference,
     /// Preference model that learns to tell the better of two branches. `None`, or a model without heads in a recipe,
-    /// trains no preference model. Not serialized then, so that runs started before this field existed can resume.
+    /// trains no preference model, and is not serialized, so that runs started before this field existed can resume.
     #[serde(default, deserialize_with = "with_heads", skip_serializing_if = "Option::is_none")]
     pub ranker: Option<Ranker>,
     /// Sampling parameters of rollouts.
@@ -63,8 +63,8 @@ pub struct Dpo {
     pub stages: Vec<DpoStage>,
 }
 
-/// Branches of trajectories: at a state, which is the beginning of a turn, several continuations are sampled from the same
-/// tokens (EVO-RAG, §3.3 and §3.4), so that pairs exist at states that trajectories would not share by chance.
+/// Branches of trajectories: at a state, which is the beginning of a turn, several continuations are sampled from the
+/// same tokens (EVO-RAG, §3.3 and §3.4), so that pairs exist at states that trajectories would not share by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Branches {

@@ -14,7 +14,7 @@ impl Recipe {
     /// Reads a recipe. Each of `overrides` is `section.field=value` and takes precedence over the file.
     ///
     /// # Errors
-    /// [`RecipeError`] names the file, the field and what would be right.
+    /// [`RecipeError`] with the file, the field and the valid values.
     pub fn open(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         let text = std::fs::read_to_string(path).map_err(|source| RecipeError::Io { path: path.into(), source })?;
         Self::parse(&text, path, overrides)
@@ -104,7 +104,7 @@ impl Recipe {
         let checks = checks.chain(self.sft.iter().flat_map(Sft::checks)).chain(self.grpo.iter().flat_map(Grpo::checks));
         let checks = checks.chain(self.dpo.iter().flat_map(Dpo::checks));
         let wrong = checks.into_iter().find(|(_, right, _)| !right).map(|(field, _, why)| (field, why.to_owned()));
-        // Later, because these read values that the checks above have found valid.
+        // Checked last, because these checks read values that the checks above have found valid.
         let wrong = wrong.or_else(|| self.policy_flaw()).or_else(|| self.sampling_flaw());
         let wrong = wrong.or_else(|| self.first_modes_flaw());
         wrong.or_else(|| self.recompute_flaw()).or_else(|| self.routes_flaw()).or_else(|| self.teacher_flaw())
@@ -129,7 +129,7 @@ impl Recipe {
             if let Err(error) = params.check() {
                 return Some((field, error.to_string()));
             }
-            // Equal trajectories have equal rewards, and so nothing to learn from.
+            // Equal trajectories have equal rewards, so there is nothing to learn from them.
             let greedy = params.is_greedy() || params.top_k == 1;
             if greedy {
                 return Some((field, GREEDY.to_owned()));

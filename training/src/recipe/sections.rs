@@ -58,9 +58,9 @@ pub struct Sft {
     pub longest: usize,
     /// Share of questions whose trajectories are held out to measure the validation loss.
     pub held_out: f64,
-    /// Number of steps between measurements. 0 measures only at the end.
+    /// Number of steps between measurements. 0 measures only before the first step and after the last one.
     pub validate_every: usize,
-    /// Number of steps between checkpoints. 0 writes only the last one.
+    /// Number of steps between checkpoints. 0 writes only the last one. A new best measurement always writes one too.
     pub save_every: usize,
     /// Number of latest checkpoints to keep besides the best one.
     pub keep_last: usize,
@@ -97,7 +97,7 @@ pub struct Grpo {
     /// unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routes: Option<RouteWeights>,
-    /// Teacher that pulls trajectories with too little evidence towards the distribution of the reference model,
+    /// Teacher that pulls trajectories with too little evidence toward the distribution of the reference model,
     /// which sees the gold passages. `None` uses no teacher.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teacher: Option<TeacherSettings>,
@@ -106,8 +106,8 @@ pub struct Grpo {
     #[serde(default, skip_serializing_if = "is_paper")]
     pub evidence: EvidenceMeasure,
     /// Modes of the first searches of the first trajectories of each group; the other trajectories choose their own. A
-    /// chosen mode is written behind the tag that opens the query, and is no training target: what the policy learns is
-    /// to prefer its own choice if its trajectory beats those of the other modes. Empty for none.
+    /// chosen mode is written after the tag that opens the query, and is no training target. The policy learns only to
+    /// prefer its own choice if its trajectory beats those of the other modes. Empty for none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first_modes: Vec<Mode>,
     /// Reference policy of the KL divergence.
@@ -144,9 +144,10 @@ pub struct Grpo {
     /// Number of validation questions per file: the last ones, which GRPO does not train on (SFT may have seen them),
     /// or the first ones of a separate file (`--validation`).
     pub validation: usize,
-    /// Number of steps between measurements. 0 measures only at the end.
+    /// Number of steps between measurements. 0 measures only before the first step and at the end of each stage.
     pub validate_every: usize,
-    /// Number of steps between checkpoints. 0 writes only the last one.
+    /// Number of steps between checkpoints. 0 writes only one at the end of each stage. A new best measurement always
+    /// writes one too.
     pub save_every: usize,
     /// Number of latest checkpoints to keep besides the best one.
     pub keep_last: usize,
@@ -165,7 +166,7 @@ pub struct TeacherSettings {
     pub weight: f64,
     /// Number of steps over which λ rises.
     pub warmup: usize,
-    /// Minimum SF-F1 of sufficient evidence (θ_P).
+    /// Minimum P of sufficient evidence (θ_P).
     pub enough: f64,
 }
 

@@ -28,9 +28,9 @@ pub enum Pairing {
     /// Every trajectory has its own cost, as in the paper.
     #[default]
     Own,
-    /// Reproduces the reference program on `gpus` GPUs, which sorts trajectories by length before it computes rewards
-    /// but does not reorder the list of retrieval times. A trajectory then gets the cost of another one. For
-    /// ablations.
+    /// Reproduces the reference program on `gpus` GPUs. It reorders trajectories before it computes rewards, to balance
+    /// their lengths over the GPUs, but does not reorder the list of retrieval times. A trajectory then gets the cost
+    /// of another one. For ablations.
     Balanced {
         /// Number of GPUs that share the batch.
         gpus: usize,

@@ -9,8 +9,8 @@ use waymark_agent::metric::{normalize, support_f1};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceMeasure {
-    /// SF-F1 of the paper (appendix A): the F1 between all retrieved texts together and the passage. Made for short facts:
-    /// with whole passages as evidence, it falls with each search that finds more.
+    /// SF-F1 of the paper (appendix A): the F1 between all retrieved texts together and the passage. Made for short
+    /// facts: with whole passages as evidence, it falls with each search that finds more.
     #[default]
     SfF1,
     /// The best F1 between any one retrieved text and the passage, which no further search lowers. For passages.

@@ -40,7 +40,7 @@ fn matched(answer: &str, golds: &[String]) -> f64 {
     f64::from(u8::from(exact_match(answer, golds)))
 }
 
-/// Returns the F1 of the policy's answer. Not part of the reward, but reported.
+/// Returns the F1 of the policy's answer. [`ExactMatch`] only reports it.
 pub(super) fn overlap(sample: &Sample) -> f64 {
     closed_answer(sample).map_or(0.0, |answer| f1(answer, &sample.golds))
 }

@@ -1,9 +1,10 @@
 //! GraphRAG-R1's rewards.
 //!
-//! The paper describes the right format only in words (§3.2.1): answer, queries and documents within their tags, a search
-//! that was really executed, and no unreadable characters. Tags are counted as in R1-Searcher, whose protocol GraphRAG-R1
-//! uses, with one difference: R1-Searcher allows no thought after the one that the prompt opens, while this prompt asks
-//! for a thought after every search. Both are accepted here if every thought ends. A failed search does not count.
+//! The paper describes the right format only in words (§3.2.1): answer, queries and documents within their tags, a
+//! search that was really executed, and no unreadable characters. Tags are counted as in R1-Searcher, whose protocol
+//! GraphRAG-R1 uses, with one difference: R1-Searcher allows no thought after the one that the prompt opens, while this
+//! prompt asks for a thought after every search. Both are accepted here if every thought ends. A failed search does not
+//! count.
 
 use serde::{Deserialize, Serialize};
 use waymark_agent::metric::r1_searcher;

@@ -147,8 +147,8 @@ impl RewardChoice {
         matches!(self, RewardChoice::TeaRag(_) | RewardChoice::EvoRag(_))
     }
 
-    /// Returns `true` if a right refusal earns more than a wrong answer. Under other rewards, questions whose passages
-    /// are withheld teach to guess.
+    /// Returns `true` if a right refusal earns more than a wrong answer. Under other rewards, training on questions
+    /// with withheld passages teaches the policy to guess.
     pub fn rewards_refusals(&self) -> bool {
         matches!(self, RewardChoice::EvoRag(_))
     }

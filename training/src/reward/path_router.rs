@@ -17,7 +17,7 @@ use crate::sample::{RetrievalRecord, RewardValue, Sample};
 pub struct RouteWeights {
     /// Minimum F1 of a correct answer (θ_C). An exact match is always correct.
     pub right: f64,
-    /// Minimum SF-F1 of sufficient evidence (θ_P).
+    /// Minimum P of sufficient evidence (θ_P).
     pub enough: f64,
     /// Factor of a correct answer without sufficient evidence.
     pub lucky: f64,
@@ -41,7 +41,7 @@ pub struct Route {
 }
 
 impl RouteWeights {
-    /// Returns the route of a trajectory with the given EM, F1 and SF-F1.
+    /// Returns the route of a trajectory with the given EM, F1 and evidence (P).
     pub fn route(&self, em: f64, f1: f64, support: f64) -> Route {
         Route { right: em > 0.0 || f1 >= self.right, enough: support >= self.enough }
     }
@@ -68,9 +68,11 @@ impl RouteWeights {
     }
 }
 
-/// Reward `R = F1 + support · P + shape` (§3.2), where P is SF-F1 and shape is the sum of the last four terms whose
-/// conditions hold. Graph-R1's constant R0 = −1 is left out, because it is in every reward of a group. An unclosed or
-/// forced answer counts as none, as in Graph-R1, which does not recognize the former and ends before the latter.
+/// Reward `R = F1 + support · P + shape` (§3.2), where P is the
+/// [`EvidenceMeasure`](super::evidence_measure::EvidenceMeasure) of the trajectory, by default SF-F1. The shape is the
+/// sum of the last four fields, without those whose conditions do not hold. Graph-R1's constant R0 = −1 is left out,
+/// because it is in every reward of a group. An unclosed or forced answer counts as no answer, as in Graph-R1, which
+/// does not recognize unclosed answers and never forces one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathRouterReward {
@@ -78,7 +80,7 @@ pub struct PathRouterReward {
     pub support: f64,
     /// Minimum F1 of a correct answer (θ_C). An exact match is always correct.
     pub right: f64,
-    /// Minimum SF-F1 of sufficient evidence (θ_P).
+    /// Minimum P of sufficient evidence (θ_P).
     pub enough: f64,
     /// r_e, exploration: a correct answer after two or more searches. Here and below, only searches that found a new
     /// passage or fact count: repeating a query is not a second search.

@@ -6,7 +6,7 @@ use super::exact::{ExactMatch, overlap};
 use super::path_router::{Route, RouteWeights};
 use crate::sample::Sample;
 
-/// Number of trajectories from which on a missing route is more than chance.
+/// Minimum number of trajectories for [`RouteShares::flaw`]. With fewer, a missing route may be chance.
 const LEAST: usize = 16;
 
 /// Routes of trajectories whose supporting passages are known.
@@ -20,7 +20,7 @@ pub struct RouteShares {
 }
 
 impl RouteShares {
-    /// Routes of these samples under the thresholds of `weights`.
+    /// Computes the routes of `samples` under the thresholds of `weights`. Skips samples without known support.
     pub fn of<'s>(samples: impl IntoIterator<Item = &'s Sample>, weights: &RouteWeights) -> RouteShares {
         let mut shares = RouteShares { enough: weights.enough, ..RouteShares::default() };
         for sample in samples {
@@ -37,8 +37,8 @@ impl RouteShares {
         self.routes.iter().filter(|own| **own == route).count() as f64 / self.routes.len().max(1) as f64
     }
 
-    /// Describes why the routes would never differ by their evidence, if so: P is on one side of θ_P for every
-    /// trajectory. A few trajectories prove nothing.
+    /// Returns an error message if P lies on the same side of θ_P for every trajectory, so that routes never differ by
+    /// their evidence. `None` if they do differ, or if there are too few trajectories to tell.
     pub fn flaw(&self) -> Option<String> {
         let above = self.routes.iter().filter(|route| route.enough).count();
         if self.routes.len() < LEAST || (above > 0 && above < self.routes.len()) {

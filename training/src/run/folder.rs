@@ -122,7 +122,7 @@ impl RunFolder {
     }
 }
 
-/// Takes the lock of a directory, which ends with the file that is returned, or with the process.
+/// Locks a directory. The lock ends when the returned file is dropped, or with the process.
 pub(crate) fn lock(dir: &Path) -> Result<File, RunError> {
     let path = dir.join(LOCK);
     let file = File::options().create(true).truncate(false).write(true).open(&path);

@@ -21,7 +21,8 @@ pub(super) fn facts_path(samples: &Path) -> PathBuf {
 /// Checks that existing samples were produced with `facts`. Returns `true` if the file holds samples.
 ///
 /// # Errors
-/// [`SampleFileError::Unknown`] if the file of facts is missing, [`SampleFileError::Changed`] if the facts differ, or an I/O error.
+/// [`SampleFileError::Unknown`] if the file of facts is missing, [`SampleFileError::Changed`] if the facts differ, or
+/// an I/O error.
 pub(super) fn check(samples: &Path, facts: &Table) -> Result<bool, SampleFileError> {
     let path = facts_path(samples);
     // An empty file has no samples that other facts could have produced.

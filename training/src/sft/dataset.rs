@@ -16,14 +16,14 @@ pub struct MaskedSequence {
 }
 
 impl MaskedSequence {
-    /// Creates the sequence of all tokens of a sample. The mask selects the tokens that the policy wrote in sight of all
-    /// tokens before them.
+    /// Creates the sequence of all tokens of a sample. The mask selects the tokens that the policy wrote while it saw
+    /// all earlier tokens.
     pub fn new(sample: &Sample) -> Self {
         Self { learnt: sample.loss_mask(), tokens: sample.tokens.clone() }
     }
 
-    /// Creates a sequence for each part of a sample that the policy wrote in sight of other tokens; see
-    /// [`Sample::views`]. The masks select all tokens that the policy wrote.
+    /// Creates one sequence for each set of tokens that the policy saw while it wrote; see [`Sample::views`]. Together,
+    /// the masks select all tokens that the policy wrote.
     pub fn views(sample: &Sample) -> Vec<Self> {
         sample.views().into_iter().map(|view| Self { tokens: view.tokens, learnt: view.learnt }).collect()
     }

@@ -21,7 +21,7 @@ use crate::seeding;
 
 pub use self::dataset::{MaskedSequence, SftDataset};
 
-/// Phase name of its training steps in the metrics.
+/// Phase name of the steps of supervised training in the metrics.
 pub const PHASE: &str = "sft";
 /// Phase name of validation measurements in the metrics.
 pub const VALIDATION: &str = "eval";
@@ -35,7 +35,7 @@ pub struct SftTraining<'a> {
 }
 
 impl<'a> SftTraining<'a> {
-    /// Creates a training run over `lessons`.
+    /// Creates a training run over `dataset`.
     pub fn new(settings: &'a Sft, seed: u64, dataset: &'a SftDataset) -> Self {
         Self { settings, seed, dataset }
     }
@@ -91,7 +91,7 @@ impl<'a> SftTraining<'a> {
             if due(self.settings.validate_every) && go_on.is_continue() {
                 let best = ledger.state().best;
                 go_on = self.validate(learner, ledger, observer)?;
-                // The policy is made from the best checkpoint, so that its step needs one.
+                // The final policy is made from the best step, so this step needs a checkpoint.
                 keep |= ledger.state().best != best;
             }
             if go_on.is_break() {

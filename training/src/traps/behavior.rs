@@ -50,7 +50,7 @@ impl Behavior {
                 vec![voice.decline(&draft, "I could not find an answer.")]
             }
             Behavior::Bad(Trap::Answer) => vec![answer(voice, 1, "", WRONG)],
-            // One search more than there are rounds is not executed.
+            // The last search exceeds the number of rounds and is not executed.
             Behavior::Bad(Trap::Exhaust) => (1..=rounds + 1)
                 .map(|number| {
                     let told = if number > 1 { "This does not help." } else { "" };
@@ -61,7 +61,7 @@ impl Behavior {
     }
 }
 
-/// Something that the question does not ask for.
+/// Fact that the question does not ask for.
 const ELSEWHERE: WorldFact = WorldFact { subject: "High Hill", relation: "", object: "", ..HOPS[0] };
 
 /// Statement of a fact.

@@ -1,8 +1,8 @@
-//! Reward traps: cheap bad behaviors, and what the rewards of a recipe pay for them beside a right answer in two hops.
+//! Reward traps: cheap bad behaviors, compared with a right answer in two hops under the rewards of a recipe.
 //!
 //! Each behavior is played through the agent's loop in the recipe's protocol, over a search of a few made-up passages,
-//! and scored by the recipe's own rewards. A policy that is trained on a reward in which a bad behavior earns more than
-//! the right one learns that behavior; a recipe that means it says so with `allow_traps`.
+//! and scored by the recipe's own rewards. If a bad behavior earns more than the right one, a policy that is trained on
+//! the reward learns the bad one. A recipe can allow such a behavior with `allow_traps`.
 //!
 //! | module | contents |
 //! |---|---|
@@ -75,7 +75,7 @@ pub enum TrapError {
     /// The texts that a reward compares cannot be embedded.
     #[error("cannot compare the texts of the table of reward traps: {0}")]
     Embed(EmbedError),
-    /// A bad behavior earns more than the right one, and the recipe does not say so.
+    /// A bad behavior earns more than the right one, and the recipe does not allow it.
     #[error(
         "{stage}: the behavior `{trap}` earns {earned:.2}, a right answer in two hops {right:.2}: change the reward, or \
          write allow_traps = [{}] in this stage (`train plan` prints the table)", quoted(.beaten_by)
@@ -92,7 +92,7 @@ pub enum TrapError {
         /// All behaviors that earn more than the right one.
         beaten_by: Vec<Trap>,
     },
-    /// A stage allows a behavior that earns no more than the right one, so that the permission hides a later mistake.
+    /// A stage allows a behavior that earns no more than the right one. The permission could hide a later mistake.
     #[error("{stage}: allow_traps names `{trap}`, which earns no more than a right answer in two hops: remove it")]
     Unneeded {
         /// Field of the stage.

@@ -21,7 +21,7 @@ const MOST_ROUNDS: usize = 32;
 /// Room for all tokens of an episode: the tokenizer has one per byte.
 const ROOM: usize = 1 << 18;
 
-/// Author that writes prepared turns. What follows them is the rest of a forced answer.
+/// Author that writes prepared turns, and after them the rest of a forced answer.
 struct PreparedTurns(VecDeque<String>);
 
 impl Author for PreparedTurns {
@@ -40,7 +40,7 @@ pub(super) async fn play(
     voice: &dyn Voice,
     measure: EvidenceMeasure,
 ) -> Result<Sample, TrapError> {
-    // The right behavior takes two searches, even where a variant of a system has one.
+    // The right behavior takes two searches, even if the policy's budget allows only one.
     let rounds = policy.budget.turns.clamp(HOPS.len(), MOST_ROUNDS);
     let turns = PreparedTurns(behavior.turns(voice, rounds).into());
     let tokenizer = Arc::new(Tokenizer::bytes());
@@ -62,7 +62,8 @@ pub(super) async fn play(
     Ok(Sample { support, ..Sample::from_trajectory(trajectory, task) })
 }
 
-/// Returns the policy with `rounds` rounds and no other limit that the behaviors could reach: bytes are many tokens.
+/// Returns the policy with `rounds` rounds and no other limit that the behaviors could reach, although one token per
+/// byte makes many tokens.
 fn roomy(policy: &Policy, rounds: usize) -> Policy {
     let mut policy = policy.clone();
     policy.budget = Budget {

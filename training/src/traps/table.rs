@@ -1,4 +1,4 @@
-//! Rewards of the behaviors by stage, and the check that a recipe says which traps it allows.
+//! Rewards of the behaviors by stage, and the check that a recipe allows exactly its traps.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::reward::{Efficiency, RewardChoice, RewardContext, TextSimilarity};
 use crate::sample::Sample;
 
-/// Difference between two rewards that is not rounding.
+/// Maximum difference between two rewards that counts as rounding.
 const TIE: f64 = 1e-9;
 
 /// Rewards of all behaviors in the stages of a recipe.
@@ -39,7 +39,7 @@ pub struct StageTraps {
     pub allowed: Vec<Trap>,
 }
 
-/// A stage of a recipe, as far as traps are concerned.
+/// Reward of a stage, and the traps that the stage allows.
 struct RewardedStage<'r> {
     field: String,
     reward: &'r RewardChoice,
@@ -71,7 +71,7 @@ impl TrapTable {
         Ok(TrapTable { protocol, stages })
     }
 
-    /// Refuses a recipe with a trap that it does not allow, or that allows one which is none.
+    /// Refuses a recipe with a trap that it does not allow, or with a permission for a behavior that is no trap.
     ///
     /// # Errors
     /// [`TrapError::Trapped`] or [`TrapError::Unneeded`] for the first such stage.

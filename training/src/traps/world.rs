@@ -70,7 +70,8 @@ fn hit(title: &str, text: &str) -> Hit {
     Hit { rank: 1, score: 1.0, passage, metadata: None, path: HitPath::default() }
 }
 
-/// Search that finds the passage, or the fact, that a query names; another passage for any other query.
+/// Search that finds the passage, and in modes with triples the fact, whose subject a query names. Any other query
+/// finds an irrelevant passage.
 #[derive(Debug)]
 pub(super) struct WorldSearch;
 

@@ -9,7 +9,7 @@ use super::{CodeRow, MOST_DIMS, encode, stride};
 /// Number of rows per block.
 const ROWS: usize = 1024;
 
-/// Codes of vectors of one length that only grow in number. Clones share all blocks but the last.
+/// Growing list of the codes of vectors of one length. Clones share all blocks but the last.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrowingCodes {
     blocks: Vec<Arc<CodeBlock>>,
@@ -32,7 +32,7 @@ impl GrowingCodes {
             let block = Arc::make_mut(block);
             let start = block.codes.len();
             block.codes.resize(start + stride(vector.len()), 0);
-            // Without bounds, a row that is too long for 32-bit sums is a candidate in every scan.
+            // A row that is too long for 32-bit sums gets infinite bounds, so every scan keeps it as a candidate.
             let unbounded = CodeRow { scale: 0.0, left: f32::INFINITY, length: 0.0, sum: 0 };
             let coded = vector.len() <= MOST_DIMS;
             block.rows.push(if coded { encode(vector, &mut block.codes[start..]) } else { unbounded });
@@ -41,8 +41,8 @@ impl GrowingCodes {
         self.count - 1
     }
 
-    /// Returns the same as [`Codes::extremes`](super::Codes::extremes), with the vectors from `row` and ties in the order
-    /// of `tie`.
+    /// Returns the same as [`Codes::extremes`](super::Codes::extremes), with the vectors from `row` and ties in the
+    /// order of `tie`.
     pub(crate) fn extremes<'v>(
         &self,
         query: &[f32],

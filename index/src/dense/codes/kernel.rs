@@ -23,11 +23,11 @@ pub(super) fn products(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products
     {
         use std::arch::is_x86_feature_detected as has;
         if has!("avx512f") && has!("avx512vnni") {
-            // SAFETY: the processor has both features.
+            // SAFETY: the CPU has both features.
             return unsafe { x86::products_vnni(query, codes, out) };
         }
         if has!("avx2") {
-            // SAFETY: the processor has the feature.
+            // SAFETY: the CPU has the feature.
             return unsafe { x86::products_avx2(query, codes, out) };
         }
     }
@@ -46,11 +46,11 @@ mod x86 {
 
     use super::{BLOCK, Products, QueryHalves};
 
-    /// Distance in bytes at which codes are prefetched: a few rows, whose products take as long as memory does.
+    /// Distance in bytes at which codes are prefetched: a few rows, whose products take as long as a read from memory.
     const AHEAD: usize = 4096;
 
-    // No closure computes with registers here: one that the standard library calls is not inlined, since its caller does not
-    // have the features.
+    // The AVX-512 functions compute with registers in no closure: a closure that the standard library calls is not
+    // inlined, because its caller does not have the features.
 
     #[target_feature(enable = "avx512f,avx512vnni")]
     pub(super) fn products_vnni(query: &QueryHalves, codes: &[i8], out: &mut Vec<Products>) {
@@ -63,7 +63,7 @@ mod x86 {
             let (first, last) = group.split_at(2 * stride);
             let (a, b) = first.split_at(stride);
             let (c, d) = last.split_at(stride);
-            // One row after the other: memory that is read in order comes twice as fast as that of four rows at once.
+            // One row after the other: memory is read twice as fast in order as from four rows at once.
             let a = row_products(query, a);
             let b = row_products(query, b);
             let c = row_products(query, c);
@@ -191,7 +191,7 @@ mod tests {
             #[cfg(target_arch = "x86_64")]
             if std::arch::is_x86_feature_detected!("avx2") {
                 found.clear();
-                // SAFETY: the processor has the feature.
+                // SAFETY: the CPU has the feature.
                 unsafe { x86::products_avx2(&query, &codes, &mut found) };
                 prop_assert_eq!(&found, &portable);
             }

@@ -1,5 +1,5 @@
-//! Vectors quantized to one byte per number, beside the flat file: find the few candidates among very many vectors
-//! without reading the rest.
+//! Vectors quantized to one byte per number. A scan of their codes finds the few candidates among very many vectors, so
+//! that the other vectors need not be read from the flat file.
 //!
 //! A row `v` is stored as `scale·c + e` with integers `c` from -127 to 127, and a query `q` as `step·t + f` with
 //! integers `t`. Then `v·q = scale·step·(c·t) + e·q + scale·(c·f)`. The first term is computed exactly in integers; by
@@ -162,8 +162,8 @@ impl CodedQuery {
             let x = f64::from(x);
             let whole = if step > 0.0 { (x / step).round().clamp(-MOST_OF_QUERY, MOST_OF_QUERY) } else { 0.0 };
             let coded = whole as i32;
-            // Adding 64 makes the high half unsigned, as the kernels require; `extremes` subtracts it again by the row
-            // sum.
+            // Adding 64 makes the high half unsigned, as the kernels require; `CodeScan::add` subtracts it again, with
+            // the sum of the row's codes.
             halves.high[place] = (coded.div_euclid(128) + 64) as u8;
             halves.low[place] = coded.rem_euclid(128) as u8;
             left += (x - step * whole).powi(2);

@@ -15,7 +15,7 @@ const ROWS: usize = 256;
 /// Result of a scan over all rows.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Extremes {
-    /// Rows with the largest products, best first, ties by number.
+    /// Rows with the largest products, best first, ties in the order that the scan was given.
     pub(crate) best: Vec<Scored>,
     /// Smallest product of any row.
     pub(crate) least: f32,
@@ -84,9 +84,9 @@ impl ScanCandidates {
 }
 
 impl Codes {
-    /// Returns the `k` rows of `vectors` with the largest dot product with `query`, and the smallest and largest
-    /// product of all rows, equal to the bit to computing every product in `f32`. Leaves rows out that are `gone`. `None`
-    /// without rows.
+    /// Returns the `k` rows of `vectors` with the largest dot product with `query`, ties by number, and the smallest
+    /// and largest product of all rows. The result equals that of computing every product in `f32`, to the bit. Leaves
+    /// out rows that are `gone`. `None` without rows.
     pub(crate) fn extremes(
         &self,
         vectors: &VectorFile,

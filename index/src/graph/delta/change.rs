@@ -15,7 +15,7 @@ pub(super) type Numbers = [u32; 3];
 /// Passages whose statements change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StatementChanges<'a> {
-    /// Passages whose earlier statements go.
+    /// Passages that lose their earlier statements.
     pub(crate) left: &'a [u32],
     /// Passages with new statements, which `documents` holds.
     pub(crate) came: &'a [u32],
@@ -104,7 +104,7 @@ impl Graph {
         };
         // These steps number the new nodes, so their order must be the same whenever a record is applied.
         change.reach(changes.documents.bound());
-        // A passage that is replaced is in both lists; what it states now is marked last, and that counts.
+        // A replaced passage is in both lists: `come` runs last, and overrides the marks of `leave`.
         for &passage in changes.left {
             change.leave(passage)?;
         }
@@ -157,7 +157,7 @@ impl GraphChange<'_> {
         (self.old.base.phrases.len() + self.old.base.triples.passages() + nodes.len() - 1) as u32
     }
 
-    /// Takes the statements of a passage out.
+    /// Removes the statements of a passage.
     fn leave(&mut self, passage: u32) -> Result<(), IndexError> {
         // A passage that comes first in this change has no earlier statements.
         if passage as usize >= self.old.passages() {
@@ -170,13 +170,13 @@ impl GraphChange<'_> {
         }
         let counts = &mut self.new.delta.counts;
         counts.origins[self.old.origin(passage) as usize] -= 1;
-        // Origin 0 stands for a passage without statements, which it is until it comes again.
+        // Origin 0 stands for a passage without statements. `come` counts it again under its new origin.
         counts.origins[0] += 1;
         self.new.delta.facts_of.insert(passage, Arc::default());
         Ok(())
     }
 
-    /// Puts the statements of a passage in.
+    /// Adds the statements of a passage.
     fn come(&mut self, passage: u32) -> Result<(), IndexError> {
         let mut stated = Vec::new();
         for triple in self.new.triples(passage)? {

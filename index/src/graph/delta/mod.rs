@@ -1,8 +1,8 @@
 //! Changes of a graph since its base snapshot.
 //!
 //! Everything that a commit touches is computed again, exactly as a build would: lists of passages, synonyms, and the
-//! rows of the edges. Rows and lists of others stay in the mapped files. Entries of a row are in the order that they
-//! would have in a new base snapshot, so sums over a row give the same bits.
+//! rows of the edges. Other rows and lists stay in the mapped files. Entries of a row are in the order that they would
+//! have in a new base snapshot, so sums over a row give the same bits.
 
 mod change;
 mod changed_rows;
@@ -24,7 +24,8 @@ pub(crate) use flat::FlatGraph;
 
 /// Numbers in logical order with a value each: synonyms with cosines, or neighbors with weights.
 ///
-/// A walk asks for the number of entries of most nodes that it sees, so that number is beside the pointer.
+/// A walk asks for the number of entries of most nodes that it sees. The pointer to a slice holds this number, so the
+/// walk need not read the slice.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DeltaRow {
     /// Numbers, then the bits of the values.
@@ -118,7 +119,7 @@ pub(super) struct GraphDelta {
 }
 
 impl GraphDelta {
-    /// No change.
+    /// Creates a delta without changes.
     pub(super) fn new(base: &BaseGraph) -> GraphDelta {
         GraphDelta {
             phrases: SharedList::default(),

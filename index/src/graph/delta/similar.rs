@@ -77,8 +77,8 @@ impl GraphChange<'_> {
 }
 
 impl Graph {
-    /// Returns the sketches of all phrases. Only those of new phrases are computed, once a commit has compared any since
-    /// the index was opened.
+    /// Returns the sketches of all phrases. The first comparison after the index was opened computes all of them, later
+    /// ones only those of new phrases.
     fn sketched(&mut self, threads: usize) -> Result<Sketches, IndexError> {
         let earlier = self.delta.sketches.take();
         let graph: &Graph = self;

@@ -13,8 +13,8 @@ use super::{BestNeighbors, SLACK, THRESHOLD};
 use crate::dense::{VectorFile, VectorRows, dot};
 use crate::error::IndexError;
 
-/// Maximum number of query groups that a thread takes at once. All of them pass a block of columns while it is in the
-/// cache.
+/// Maximum number of query groups that a thread takes at once. All of these groups are compared with a block of columns
+/// while the block is in the cache.
 const BLOCK: usize = 64;
 
 /// Number of pairs up to which full products cost less than sketches.
@@ -56,12 +56,12 @@ pub(super) struct Scan<'a> {
 /// Queries that are multiplied at once.
 struct QueryGroup {
     found: Vec<(u32, BestNeighbors)>,
-    /// Their sketches, interleaved.
+    /// Sketches of the queries, interleaved.
     sketches: Vec<f32>,
 }
 
 impl Scan<'_> {
-    /// Offers every column to every query, except itself.
+    /// Offers every column to every query, except the query itself.
     pub(super) fn compare(
         &self,
         found: Vec<(u32, BestNeighbors)>,
@@ -90,7 +90,7 @@ impl Scan<'_> {
         Ok(groups.into_iter().flat_map(|group| group.found).collect())
     }
 
-    /// Compares a group of queries with the columns of a panel, of which `first` is the first.
+    /// Compares a group of queries with the columns of a panel, which begin at the place `first`.
     fn hold(&self, group: &mut QueryGroup, first: usize, panel: &[f32]) {
         let bounds = tile(&group.sketches, panel);
         if !reaches(&bounds) {

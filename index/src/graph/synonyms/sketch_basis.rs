@@ -2,7 +2,7 @@
 //! order, found by orthogonal iteration on the sample's second moments (Golub and Van Loan, "Matrix Computations",
 //! section 8.2.4).
 //!
-//! Bounds are correct for any orthonormal directions. These need few of them to be tight.
+//! Bounds are correct for any orthonormal directions. With these, few directions make the bounds tight.
 
 use super::{SLACK, THRESHOLD};
 use crate::dense::{VectorRows, dot};
@@ -22,14 +22,15 @@ const COMPARED: usize = 128;
 /// Step between the numbers of directions to choose from.
 const STEP: usize = 8;
 
-/// Largest share of dissimilar pairs that may need a full product, as its inverse. A full product costs about as much
-/// as some fifty bounds.
+/// Inverse of the largest share of dissimilar pairs that may need a full product. A full product costs about as much as
+/// some fifty bounds.
 const FEW: usize = 512;
 
-/// Smallest share of a row's length that may lie outside the directions before it; the rest is mostly rounding.
+/// Share of a row's length outside the earlier directions up to which the row is dropped: so little is mostly rounding.
 const INDEPENDENT: f32 = 1e-4;
 
-/// Square added to the length outside the directions, larger than the rounding error of the squares it is computed of.
+/// Number added to the square of the length outside the directions. It exceeds the rounding error of the squares that
+/// this one is computed from.
 const REST_SLACK: f32 = 1e-6;
 
 /// Orthonormal directions in a space of `dims` dimensions.
@@ -41,12 +42,12 @@ pub(super) struct SketchBasis {
 }
 
 impl SketchBasis {
-    /// No directions: every bound is as loose as the lengths of the vectors.
+    /// Creates a basis without directions: every bound is the product of the lengths of two vectors.
     pub(super) fn none(dims: usize) -> SketchBasis {
         SketchBasis { dims, directions: Vec::new() }
     }
 
-    /// Chooses directions for `count` vectors, of which `number` tells the number.
+    /// Chooses directions for `count` vectors. `number` returns the number of the vector at a place.
     pub(super) fn of(vectors: &dyn VectorRows, count: usize, number: &dyn Fn(usize) -> u32) -> SketchBasis {
         let dims = vectors.dims();
         let places = (0..count).step_by(count.div_ceil(SAMPLE).max(1));
@@ -115,7 +116,7 @@ impl SketchBasis {
     }
 }
 
-/// Returns the length of which this is the square, rounded up.
+/// Returns the square root of `square`, rounded up.
 fn rest(square: f32) -> f32 {
     (square.max(0.0) + REST_SLACK).sqrt()
 }
@@ -207,7 +208,7 @@ mod tests {
     fn few_directions_suffice_where_vectors_have_few() {
         let scattered = basis(&scattered(1000, 64, 8)).length();
         assert!((17..=49).contains(&scattered), "{scattered} numbers per sketch of scattered vectors");
-        // All vectors lie in a plane of eight dimensions.
+        // All vectors lie in a subspace of eight dimensions.
         let flat = super::super::tests::scattered(1000, 8, 9).0.into_iter().map(|mut row| {
             row.resize(64, 0.0);
             row

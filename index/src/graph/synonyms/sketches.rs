@@ -11,8 +11,8 @@ use crate::error::IndexError;
 /// Number of columns per block: with 40 numbers per sketch, a block stays in the L2 cache while queries pass.
 const COLUMNS: usize = 1024;
 
-/// Sketches of vectors that only grow in number. Clones share all blocks but the last. A sketch takes four bytes for each
-/// direction of its basis and four more: at most 516, and about 160 for phrases of encyclopedias.
+/// Growing list of sketches of vectors. Clones share all blocks but the last. A sketch takes four bytes for each
+/// direction of its basis and four more: at most 516 bytes, and about 160 for phrases of encyclopedias.
 #[derive(Debug, Clone)]
 pub(in crate::graph) struct Sketches {
     basis: Arc<SketchBasis>,
@@ -25,23 +25,23 @@ pub(in crate::graph) struct Sketches {
 struct SketchBlock(Vec<f32>);
 
 impl SketchBlock {
-    /// Writes a sketch behind those before it.
+    /// Writes the sketch at a place. Earlier places must be written already.
     fn put(&mut self, place: usize, sketch: &[f32]) {
         let panel = place / WIDTH * WIDTH * sketch.len();
         self.0.resize(panel + WIDTH * sketch.len(), 0.0);
-        // Transposed, so that one load brings the same number of sixteen columns.
+        // Transposed, so that one load reads the same component of sixteen columns.
         let column = self.0[panel + place % WIDTH..].iter_mut().step_by(WIDTH);
         column.zip(sketch).for_each(|(place, x)| *place = *x);
     }
 }
 
 impl Sketches {
-    /// No sketches yet, in the directions of `basis`.
+    /// Creates an empty list of sketches in the directions of `basis`.
     pub(super) fn new(basis: SketchBasis) -> Sketches {
         Sketches { basis: Arc::new(basis), blocks: Vec::new(), count: 0 }
     }
 
-    /// No sketches yet, in directions that suit the first `count` of these vectors.
+    /// Creates an empty list of sketches in directions that suit the first `count` of these vectors.
     pub(in crate::graph) fn suited(vectors: &dyn VectorRows, count: usize) -> Sketches {
         Sketches::new(SketchBasis::of(vectors, count, &|place| place as u32))
     }
@@ -52,7 +52,8 @@ impl Sketches {
         self.count
     }
 
-    /// Appends sketches up to `count`, in parallel; `vector` returns the vector at a place. An empty vector resembles none.
+    /// Appends sketches until there are `count`, in parallel; `vector` returns the vector at a place. The sketch of an
+    /// empty vector resembles no other.
     pub(in crate::graph) fn extend<'v>(
         &mut self,
         count: usize,

@@ -14,7 +14,7 @@ pub(super) type Tile = [[f32; WIDTH]; HEIGHT];
 pub(super) fn tile(queries: &[f32], panel: &[f32]) -> Tile {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: the processor has both features.
+        // SAFETY: the CPU has both features.
         return unsafe { tile_avx2(queries, panel) };
     }
     tile_by(queries, panel, |x, y, sum| x * y + sum)

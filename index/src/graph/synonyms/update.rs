@@ -15,7 +15,7 @@ use crate::graph::table::StringTable;
 
 /// Phrases of an earlier graph and their synonyms. The vector of a text must not have changed.
 pub(in crate::graph) trait EarlierSynonyms {
-    /// First number that no phrase has.
+    /// First number that no phrase ever had.
     fn bound(&self) -> usize;
 
     /// Returns the phrases in use, in the order of their texts.
@@ -28,7 +28,7 @@ pub(in crate::graph) trait EarlierSynonyms {
     fn synonyms(&self, phrase: u32) -> (&[u32], &[f32]);
 }
 
-/// The graph with all changes since its base snapshot, whose synonyms every commit has kept up to date: a merge, which
+/// Graph with all changes since its base snapshot. Every commit has kept its synonyms up to date, so a merge, which
 /// changes no phrase, only renumbers them.
 impl EarlierSynonyms for Graph {
     fn bound(&self) -> usize {
@@ -75,7 +75,7 @@ impl Neighbors {
         let fresh: Vec<u32> = columns.iter().copied().filter(|column| new.binary_search(column).is_ok()).collect();
         // Products to compute: new lists against everything, kept lists against new phrases only.
         let work = again.len() as u64 * columns.len() as u64 + old.len() as u64 * fresh.len() as u64;
-        // A full search takes about as long as comparing everything with this many phrases.
+        // A full search costs about as much as this many products.
         let anew = queries.len() as u64 * columns.len().min(EXACT) as u64;
         if work > anew / 2 {
             return Neighbors::find(phrases, vectors, threads, done);

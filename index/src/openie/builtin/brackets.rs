@@ -4,8 +4,8 @@ use super::date::date;
 use super::lexicon::{WordTag, is_month};
 use super::token::WordToken;
 
-/// Returns the statements in brackets that contain `tokens`, as relation and object. Two dates are those of a life only
-/// if the name is a `person`'s.
+/// Returns the statements in brackets whose content is `tokens`, as pairs of relation and object. Dates without a word
+/// such as `born` are dates of a life only if the name is that of a `person`.
 pub(super) fn read(text: &str, tokens: &[WordToken<'_>], person: bool) -> Vec<(&'static str, String)> {
     let mut statements = Vec::new();
     let mut life = if person { Life::Birth } else { Life::Unknown };
@@ -41,7 +41,7 @@ pub(super) fn read(text: &str, tokens: &[WordToken<'_>], person: bool) -> Vec<(&
     statements
 }
 
-/// End of a life that a date refers to.
+/// Birth or death, to which a date refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Birth,

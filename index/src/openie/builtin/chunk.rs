@@ -169,7 +169,7 @@ fn is_have(word: &str) -> bool {
     matches!(word, "has" | "have" | "had" | "having" | "Has" | "Had" | "Having")
 }
 
-/// Recognizes a form in `-ing` before a noun: `recording artist`.
+/// Recognizes a form in `-ing` that is a noun or stands before one: `recording artist`.
 fn is_nominal(tokens: &[WordToken<'_>], at: usize) -> bool {
     tokens.get(at + 1).is_none_or(|next| {
         matches!(next.tag, WordTag::Comma | WordTag::Stop | WordTag::Verb | WordTag::Be | WordTag::Noun)
@@ -188,8 +188,8 @@ fn follows_that(tokens: &[WordToken<'_>], at: usize) -> bool {
     }
 }
 
-/// Returns `true` if `to` at `at` precedes a verb, so that the words after that verb do not continue the noun phrase
-/// before it.
+/// Returns `true` if the `to` at `at` precedes a verb. An unknown word counts as a verb if the token after it begins
+/// another phrase.
 fn is_infinitive(tokens: &[WordToken<'_>], at: usize) -> bool {
     let tag = |at: usize| tokens.get(at).map(|token| token.tag);
     match tag(at + 1) {

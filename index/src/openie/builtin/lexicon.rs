@@ -165,7 +165,7 @@ pub(super) fn closed(word: &str) -> Option<WordTag> {
         return None;
     }
     let tag = CLOSED_WORDS.get(word.to_ascii_lowercase().as_str()).copied();
-    // In names, `Will`, `May` and `I` are names.
+    // With a capital, these words are more often names or parts of names.
     tag.filter(|_| !matches!(word, "Will" | "May" | "I" | "A." | "An." | "Like" | "Best" | "Down" | "Far" | "Yet"))
 }
 
@@ -185,7 +185,7 @@ pub(super) fn open(word: &str) -> WordTag {
     }
 }
 
-/// Returns `true` if a full stop after `word` belongs to the word.
+/// Returns `true` if a period after `word` belongs to the word.
 pub(super) fn is_abbreviation(word: &str) -> bool {
     matches!(
         word,

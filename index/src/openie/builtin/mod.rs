@@ -1,9 +1,10 @@
 //! Triple extraction without a model, from encyclopedic text.
 //!
-//! Two passes over the corpus: the first collects its titles, the second reads each passage sentence by sentence. Lists of
-//! closed word classes and the form of other words split a sentence into noun phrases, verbs and the small words between
-//! them; verbs and prepositions between a subject and its objects become triples. Pronouns, short names and `the film`
-//! refer to the passage's title. Other titles are recognized wherever they occur, which connects passages into one graph.
+//! Two passes over the corpus: the first collects its titles, the second reads each passage sentence by sentence. Lists
+//! of closed word classes and the form of other words split a sentence into noun phrases, verbs and the small words
+//! between them; verbs and prepositions between a subject and its objects become triples. Pronouns, short names and
+//! `the film` refer to the passage's title. Other titles are recognized wherever they occur, which connects passages
+//! into one graph.
 
 mod brackets;
 mod chunk;

@@ -97,7 +97,7 @@ impl Phrase {
         let length = title(tokens, at, titles);
         if length > 0 {
             self.enter_name(tokens, at);
-            // `Bosonid Boso the Elder`: nobody else has such a name, so the phrase goes on.
+            // `Bosonid Boso the Elder`: a title of several words is a complete name, so the name begins with the title.
             if length > 1 && tokens[at - usize::from(at > self.start)].tag == WordTag::Name {
                 self.name = at;
             }
@@ -284,7 +284,7 @@ fn title(tokens: &[WordToken<'_>], at: usize, titles: &TitleIndex) -> usize {
     let Some(next) = tokens.get(at + length) else { return if names > 0 { length } else { 0 } };
     // `New York Times` does not mention `New York`.
     let goes_on = next.tag == WordTag::Name && matched.last().is_some_and(|last| last.tag == WordTag::Name);
-    // A single capitalized word at the start of a sentence may be any word.
+    // A title without a name in it, such as `Up`, may be ordinary words.
     let plain = names == 0 || (length == 1 && matched[0].tag != WordTag::Name);
     if plain || goes_on { 0 } else { length }
 }

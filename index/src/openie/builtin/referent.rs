@@ -15,7 +15,7 @@ pub(super) struct Referents {
     /// Words of the title without its qualifier.
     words: Vec<String>,
     person: bool,
-    /// Subject of the last clause. `None` if it has no name.
+    /// Last subject that is a name. `None` before the first.
     topic: Option<String>,
     /// Nouns that describe the title: `film`, `band`.
     classes: HashSet<String>,
@@ -79,7 +79,7 @@ const THINGS: &[&str] = &[
     "Republic",
 ];
 
-/// Nouns that refer to a subject other than a person after the first sentence.
+/// Nouns that, after `the`, refer to a title that does not name a person.
 const GENERIC: &[&str] = &[
     "film",
     "movie",
@@ -142,7 +142,7 @@ const GENERIC: &[&str] = &[
 ];
 
 impl Referents {
-    /// Starts a passage without mentions. `tokens` is its text, whose pronouns tell whether the title is a person.
+    /// Starts a passage without mentions. `tokens` is its text, which tells whether the title is a person.
     pub(super) fn new(name: String, title: &str, tokens: &[WordToken<'_>]) -> Referents {
         let words: Vec<String> =
             base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -177,7 +177,7 @@ impl Referents {
         self.person
     }
 
-    /// Remembers a name, its short forms, and possibly a class of the title.
+    /// Remembers a name of several words and its short forms.
     pub(super) fn see(&mut self, name: &str) {
         // A single word has no shorter form.
         if !name.contains(' ') || name == self.title || !self.names.insert(name.to_owned()) {
@@ -203,7 +203,7 @@ impl Referents {
         self.classes.contains(noun) || (!self.person && GENERIC.contains(&noun))
     }
 
-    /// Resolves a pronoun, where `subject` is the subject of the last sentence.
+    /// Returns the name that a pronoun refers to. `None` if there is none.
     pub(super) fn pronoun(&self, pronoun: &str) -> Option<String> {
         match pronoun.to_lowercase().as_str() {
             "he" | "she" | "him" | "his" | "her" | "himself" | "herself" if self.person => Some(self.title.clone()),
@@ -255,7 +255,7 @@ impl Referents {
     }
 }
 
-/// Returns `true` if the first sentence describes the title as a created work.
+/// Returns `true` if the words after the first form of `be` describe the title as a work, an organization or a place.
 fn is_work(tokens: &[WordToken<'_>]) -> bool {
     let Some(be) = tokens.iter().take(40).position(|token| token.tag == WordTag::Be) else { return false };
     let after = &tokens[be..tokens.len().min(be + 14)];

@@ -64,7 +64,7 @@ fn ends_by_itself(token: &WordToken<'_>) -> bool {
     )
 }
 
-/// Recognizes a capitalized word of a closed class, which only begins a sentence.
+/// Recognizes a capitalized word of a closed class, which occurs only at the start of a sentence.
 fn is_opening(token: &WordToken<'_>) -> bool {
     token.text.starts_with(char::is_uppercase) && lexicon::closed(token.text).is_some()
 }

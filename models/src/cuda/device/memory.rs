@@ -25,7 +25,7 @@ impl DeviceRegion {
         gpu.bind()?;
         // The driver refuses allocations of zero bytes.
         let bytes = bytes.max(256);
-        // SAFETY: the context is bound; what comes back is freed once, by `drop`.
+        // SAFETY: the context is bound; the memory is freed once, by `drop`.
         let address = call("cannot allocate device memory", unsafe { result::malloc_sync(bytes) })?;
         Ok(Self { address, bytes, hold: gpu.hold() })
     }
@@ -33,9 +33,8 @@ impl DeviceRegion {
     /// Returns the slice at a placement.
     pub(crate) fn slice<T>(&self, place: Placement<T>) -> DeviceSlice<T> {
         assert!(place.end() <= self.bytes, "placement ends at byte {}, the region has {}", place.end(), self.bytes);
-        // SAFETY: inside the region and aligned, since placements and regions begin at multiples of 256 bytes. The
-        // owner of both sees to it that the region outlives all users of the slice; its contents are those the layout
-        // writes.
+        // SAFETY: the slice is inside the region, and aligned, since placements and regions begin at multiples of 256
+        // bytes. The owner of the region keeps it alive while the slice is used, and writes valid indices.
         unsafe { DeviceSlice::new(self.address + place.first() as u64, place.len()) }
     }
 
@@ -79,20 +78,19 @@ impl<T: Copy> PinnedBuffer<T> {
     }
 
     pub(crate) fn values(&self) -> &[T] {
-        // SAFETY: initialized by `filled`. No copy from the GPU writes to it while it is read, since the caller waits
-        // for such a copy first.
+        // SAFETY: initialized by `filled`. The caller waits for copies from the GPU into this buffer before reading it.
         unsafe { slice::from_raw_parts(self.values, self.len) }
     }
 
     pub(crate) fn values_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and borrowed alone.
+        // SAFETY: as in `values`, and `&mut self` excludes other borrows.
         unsafe { slice::from_raw_parts_mut(self.values, self.len) }
     }
 }
 
 impl<T> Drop for PinnedBuffer<T> {
     fn drop(&mut self) {
-        // SAFETY: taken by `filled`.
+        // SAFETY: allocated by `filled`.
         self.hold.free(|| unsafe { result::free_host(self.values.cast()) });
     }
 }
@@ -107,14 +105,14 @@ impl Gpu {
             to.len(),
             from.len()
         );
-        // SAFETY: both sides are large enough; the caller keeps `from`.
+        // SAFETY: both sides are large enough; the caller leaves `from` unchanged until the copy is done.
         call("cannot copy to the GPU", unsafe {
             result::memcpy_htod_async(to.address(), from, self.stream().cu_stream())
         })
     }
 
-    /// Enqueues copies of some pieces, each to the same offset that it has in `from`. As for [`upload`](Self::upload),
-    /// `from` must not change until the copies are done.
+    /// Enqueues copies of pieces of `from` to the same offsets in `to`. As for [`upload`](Self::upload), `from` must
+    /// not change until the copies are done.
     pub(crate) fn upload_pieces(&self, from: &[u8], pieces: &[CopyRect], to: DeviceSlice<u8>) -> Result<(), CudaError> {
         for &CopyRect { first, width, pitch, rows } in pieces.iter().filter(|piece| piece.rows > 0) {
             let end = first + (rows - 1) * pitch + width;
@@ -123,7 +121,7 @@ impl Gpu {
                 "a copied piece ends at byte {end}, beyond its buffer"
             );
             if rows == 1 {
-                // SAFETY: inside both; the caller keeps `from`.
+                // SAFETY: the piece is inside both buffers; the caller leaves `from` unchanged until the copy is done.
                 call("cannot copy to the GPU", unsafe {
                     let part = &from[first..end];
                     result::memcpy_htod_async(to.address() + first as u64, part, self.stream().cu_stream())
@@ -140,7 +138,7 @@ impl Gpu {
             copy.dstPitch = pitch;
             copy.WidthInBytes = width;
             copy.Height = rows;
-            // SAFETY: as above.
+            // SAFETY: as for a single row.
             let copied = unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream().cu_stream()) };
             call("cannot copy rows to the GPU", copied.result())?;
         }

@@ -10,7 +10,7 @@ pub trait DeviceClock: Driver {
     /// A marked point in the stream.
     type Mark;
 
-    /// Marks the point after all work enqueued so far.
+    /// Marks the point in the stream after all work enqueued so far.
     ///
     /// # Errors
     /// [`CudaError::Call`].
@@ -32,10 +32,11 @@ pub trait DeviceClock: Driver {
     /// Waits for all enqueued work.
     ///
     /// # Errors
-    /// [`CudaError::Call`] when any of this work failed, [`CudaError::Lost`] when the time limit has passed.
+    /// [`CudaError::Call`] when any of this work failed, [`CudaError::Lost`] when it did not finish within the driver's
+    /// time limit.
     fn settle(&self) -> Result<(), CudaError>;
 
-    /// Returns the seconds from one mark to a later one, both of which have been passed.
+    /// Returns the seconds from one mark to a later one. The stream must have passed both.
     ///
     /// # Errors
     /// [`CudaError::Call`].

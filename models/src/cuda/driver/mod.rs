@@ -88,34 +88,34 @@ pub struct DeviceMatrix<T> {
     pub values: DeviceSlice<T>,
     /// Number of values from one row to the next.
     pub stride: usize,
-    /// If `true`, stands for the transpose.
+    /// If `true`, the matrix is the transpose of the stored one.
     pub transposed: bool,
 }
 
 /// Both operands of a matrix multiplication.
 #[derive(Debug, Clone, Copy)]
 pub enum MatMulOperands {
-    /// MatMulOperands in `bf16`.
+    /// Left and right operand in `bf16`.
     Half(DeviceMatrix<bf16>, DeviceMatrix<bf16>),
-    /// MatMulOperands in `f32`.
+    /// Left and right operand in `f32`.
     Single(DeviceMatrix<f32>, DeviceMatrix<f32>),
 }
 
 /// Destination of a matrix multiplication.
 #[derive(Debug, Clone, Copy)]
 pub enum MatMulTarget {
-    /// Overwritten, rounded to `bf16`. Requires operands in `bf16`.
+    /// Destination that is overwritten with the product, rounded to `bf16`. Requires operands in `bf16`.
     Half(DeviceMatrix<bf16>),
-    /// Overwritten.
+    /// Destination that is overwritten with the product.
     Single(DeviceMatrix<f32>),
-    /// Added to (cuBLAS beta of 1).
+    /// Destination to which the product is added (cuBLAS beta of 1).
     Sum(DeviceMatrix<f32>),
 }
 
 /// A matrix multiplication: `target = scale · left · right`, or `+=`.
 #[derive(Debug, Clone, Copy)]
 pub struct MatMul {
-    /// MatMulOperands of shapes (rows, inner) and (inner, columns), after transposition.
+    /// Operands of shapes (rows, inner) and (inner, columns), after transposition.
     pub operands: MatMulOperands,
     /// Destination of shape (rows, columns).
     pub target: MatMulTarget,

@@ -17,7 +17,7 @@ pub struct SiluMul {
     pub out: DeviceSlice<bf16>,
     /// Number of rows in the grid.
     pub rows: u32,
-    /// Inner width of the feed-forward part, a multiple of 8.
+    /// Inner width of the feed-forward block, a multiple of 8.
     pub width: u32,
 }
 

@@ -14,7 +14,8 @@ const TILE: u32 = 64;
 /// Decode attention, for the rows `0..rows` of the batch, which have one token each. The context is split among the
 /// warps of a block and among `splits` blocks; the last block to finish combines the parts, in their order.
 ///
-/// A row with context 0 writes zeros at the token of its `first`, unless that is [`NONE`](super::NONE).
+/// For a row with context 0, the kernel writes zeros as the output of the token `first`, unless `first` is
+/// [`NONE`](super::NONE).
 #[derive(Debug, Clone, Copy)]
 pub struct AttendDecode {
     /// Batch, of which `first`, `context` and `tables` are read.
@@ -33,8 +34,8 @@ pub struct AttendDecode {
     pub out: DeviceSlice<bf16>,
     /// Number of rows in the grid.
     pub rows: u32,
-    /// Maximum number of parts that a context is split into, 1 to 64; short contexts use fewer. Choose it by `rows` and
-    /// the size of the GPU ([`Self::splits_for`]), independently of the context lengths.
+    /// Maximum number of parts that a context is split into, 1 to 64; short contexts use fewer. Choose it with
+    /// [`Self::splits_for`], from `rows`, the GPU and the maximum context length rather than the contexts of the step.
     pub splits: u32,
     /// Number of query heads.
     pub heads: u32,
@@ -51,7 +52,7 @@ impl AttendDecode {
     }
 
     /// Returns a number of splits that gives each of `multiprocessors` multiprocessors a few blocks, without splitting
-    /// the longest context too finely.
+    /// a context of the maximum length `longest` into parts much shorter than 128 tokens.
     pub fn splits_for(rows: u32, kv_heads: u32, multiprocessors: u32, longest: u32) -> u32 {
         // Four blocks per multiprocessor hide the latency of memory; a part below 128 tokens is not worth its overhead.
         let wanted = (4 * multiprocessors).div_ceil((rows * kv_heads).max(1));
@@ -85,8 +86,8 @@ impl AttendDecode {
             .slice(&self.out)
             .int(self.heads);
         let geometry = Geometry { blocks: [self.splits, self.kv_heads, self.rows], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `attend_decode`; sizes were checked, and what indices name is promised by their
-        // spans.
+        // SAFETY: these are the parameters of `attend_decode`. The buffers indexed by row were checked; the others are
+        // indexed by values, which are in bounds by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }
@@ -148,8 +149,8 @@ impl AttendPrefill {
             .maybe(self.lse.as_ref())
             .int(self.heads);
         let geometry = Geometry { blocks: [self.count, self.kv_heads, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `attend_prefill`; sizes were checked, and what indices name is promised by their
-        // spans.
+        // SAFETY: these are the parameters of `attend_prefill`. The grid indexes only `tiles`, which was checked; the
+        // other buffers are indexed by values, which are in bounds by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }

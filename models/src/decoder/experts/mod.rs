@@ -1,7 +1,7 @@
-//! Experts of one layer: a router, and feed-forward blocks of which each token passes through a few.
+//! Experts of one layer: a router, and feed-forward blocks. Each token passes through a few of them.
 //!
-//! The tokens of a step are grouped by expert, so that each expert's matrices are read once per step. A token adds up the
-//! outputs of its experts in the order of their numbers, whatever the batch.
+//! The tokens of a step are grouped by expert, so that each expert's matrices are read once per step. A token adds up
+//! the outputs of its experts in the order of their indices, whatever the batch.
 //!
 //! `routes`: the choice of experts, and the grouping of tokens by expert
 
@@ -77,7 +77,7 @@ impl ExpertLayer {
         path: &str,
         hidden: usize,
     ) -> Result<Self, ModelError> {
-        // First, because its shape tells a wrong number of experts.
+        // The router is loaded first, because its shape reveals a wrong number of experts.
         let router = matrix(weights, &format!("{path}.gate.weight"), experts.count, hidden)?;
         let mut blocks = Vec::with_capacity(experts.count);
         for index in 0..experts.count {
@@ -128,7 +128,7 @@ impl ExpertLayer {
         });
         step.clock.lap(StepPhase::Routing);
         let Some(shared) = &self.shared else { return };
-        // The rows of the experts have been added up, so that their place can hold the output of the shared one.
+        // The rows of the experts have been added up, so their memory can hold the output of the shared expert.
         let rows = &mut rows[..tokens * hidden];
         rows.copy_from_slice(input);
         step.in_place(&shared.block, rows, hidden);

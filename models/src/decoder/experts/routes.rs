@@ -16,7 +16,7 @@ pub(crate) struct ExpertRoutes {
     probabilities: Vec<f32>,
     /// Experts of each token in ascending order, shape (tokens, per_token).
     choices: Vec<ExpertChoice>,
-    /// First row of each expert among the grouped rows, and their total number.
+    /// First row of each expert among the grouped rows, followed by the total number of rows.
     starts: Vec<usize>,
     /// Token of each grouped row, with the probability of the row's expert.
     tokens: Vec<usize>,
@@ -76,7 +76,7 @@ impl ExpertRoutes {
             + size_of::<usize>() * (self.starts.capacity() + self.tokens.capacity())
     }
 
-    /// Place for the logits of the router, shape (tokens, count).
+    /// Buffer for the logits of the router, shape (tokens, count).
     pub(crate) fn logits(&mut self) -> &mut [f32] {
         &mut self.probabilities
     }
@@ -136,8 +136,8 @@ impl ExpertRoutes {
         (&self.tokens[rows.clone()], &self.row_probabilities[rows])
     }
 
-    /// Calls `add(row, probability, output)` for each token of an expert: `row` counts the expert's rows, and `output` is
-    /// the token's row of `outputs`, of shape (tokens, hidden).
+    /// Calls `add(row, probability, output)` for each token of an expert: `row` is the index among the expert's rows,
+    /// and `output` is the token's row of `outputs`, of shape (tokens, hidden).
     pub(crate) fn scatter(
         &self,
         team: &Team,
@@ -147,7 +147,7 @@ impl ExpertRoutes {
         add: &(dyn Fn(usize, f32, &mut [f32]) + Sync),
     ) {
         let (tokens, probabilities) = self.choices_of(expert);
-        // Threads take shares of all tokens, of which the expert has only some.
+        // Threads divide all tokens among them, but the expert has only some of the tokens.
         let grain = GRAIN * (outputs.len() / hidden) / tokens.len().max(1);
         team.rows(outputs, hidden, grain, &|first, share| {
             let bound = |end: usize| tokens.partition_point(|&token| token < end);
@@ -183,7 +183,7 @@ fn shrink<T>(buffer: &mut Vec<T>, len: usize) {
     buffer.shrink_to(len);
 }
 
-/// Chooses the most probable experts of one token, of equal ones the first.
+/// Chooses the most probable experts of one token. Ties go to the lower index.
 fn choose(probabilities: &[f32], normalized: bool, choices: &mut [ExpertChoice]) {
     let most = choices.len();
     let mut chosen = 0;

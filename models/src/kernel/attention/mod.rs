@@ -1,8 +1,8 @@
 //! Causal attention over a paged cache, read in place through the block tables.
 //!
-//! Work is split into tiles: one key and value head, and as many query positions as share a pass over its blocks. These
-//! are consecutive positions of one sequence, or positions of several sequences that begin with the same blocks. The
-//! query heads of a group belong to the same tile, so the cache is read once per group.
+//! Work is split into tiles: a tile is one key and value head with the query positions that share a pass over its
+//! blocks. These are consecutive positions of one sequence, or positions of several sequences that begin with the same
+//! blocks. The query heads of a group belong to the same tile, so the cache is read once per group.
 
 mod plan;
 pub(crate) mod stored;
@@ -152,7 +152,8 @@ struct AttentionStep<'a, S> {
 }
 
 impl<'a, S: Stored> AttentionStep<'a, S> {
-    /// Computes an item and returns its output, shape (rows of the tile, dim). Meanwhile prefetches what `after` reads first.
+    /// Computes an item and returns its output, shape (rows of the tile, dim). Meanwhile prefetches the blocks that
+    /// `after` reads first.
     fn attend<'s>(&self, isa: Isa, item: &AttentionItem, after: &AttentionItem, scratch: &'s mut [f32]) -> &'s [f32] {
         let mut tile = self.tile(item, scratch);
         let members = self.plan.members(item);
@@ -173,7 +174,7 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
 
     /// Number of first positions that the members of an item attend together.
     fn shared(&self, item: &AttentionItem) -> usize {
-        // Members see different parts of them through a window.
+        // With a window, members see different parts of the shared positions.
         if self.rule.window.is_some() { 0 } else { item.shared }
     }
 
@@ -189,7 +190,8 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
     /// Keys and values that a member sees and does not share.
     fn own_blocks(&self, item: &AttentionItem, member: &QuerySpan) -> Blocks<'a, S> {
         let first = self.rule.window.map_or(0, |window| (member.position + 1).saturating_sub(window));
-        // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on it.
+        // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on the
+        // chunks.
         let start = self.shared(item).max(first / RUN_TOKENS * RUN_TOKENS);
         self.blocks(item.head, member, start..member.position + member.queries)
     }

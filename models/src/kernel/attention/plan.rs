@@ -36,7 +36,7 @@ pub(super) struct AttentionItem {
     pub(super) members: Range<usize>,
     /// Number of first positions whose blocks all members share, a multiple of [`RUN_TOKENS`]. 0 for a single member.
     pub(super) shared: usize,
-    /// Number of pairs of a query and a position.
+    /// Upper bound of the number of pairs of a query and a position.
     work: usize,
 }
 
@@ -85,10 +85,10 @@ impl TilePlan {
 
     /// Divides a step among `threads` threads.
     ///
-    /// Sequences that share their first blocks, such as the instructions of a policy, are attended together: these blocks
-    /// are read once per item. No sum depends on it, since every query adds the same runs in the same order. Where queries
-    /// are few for the threads, equal shares come first: 32 sequences with 2 heads of keys join in pairs on 8 threads, and
-    /// not at all on 16. Layers with windows share nothing, whatever is joined.
+    /// Sequences that share their first blocks, such as the instructions of a policy, are attended together: these
+    /// blocks are read once per item. No sum depends on the grouping, since every query adds the same runs in the same
+    /// order. If there are few queries per thread, equal shares take precedence: 32 sequences with 2 heads of keys join
+    /// in pairs on 8 threads, and not at all on 16. Layers with windows share nothing, whatever is joined.
     pub(super) fn plan(&mut self, batch: &ForwardBatch, heads: HeadLayout, threads: usize) {
         self.tokens = batch.tokens().len();
         let most = (TILE_ROWS / heads.group()).max(1);
@@ -154,8 +154,8 @@ mod tests {
 
     const HEADS: HeadLayout = HeadLayout { query: 6, kv: 2, dim: 16 };
 
-    /// Plans rows of (blocks shared with all others, tokens in the cache, new tokens) and returns, per item of the first
-    /// head, its rows and the shared positions.
+    /// Plans rows of (blocks shared with all others, tokens in the cache, new tokens) and returns, per item of the
+    /// first head, its rows and the number of shared positions.
     fn planned(rows: &[(usize, usize, usize)], threads: usize) -> Vec<(Vec<usize>, usize)> {
         let mut batch = ForwardBatch::new();
         let mut own = 1000;

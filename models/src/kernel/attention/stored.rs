@@ -5,13 +5,13 @@ use half::f16;
 use crate::batch::BLOCK;
 use crate::kernel::lanes::{LANES, Lanes};
 
-// A vector of scales belongs to the tokens of one block.
+// One vector holds the scales of the tokens of one block.
 const _: () = assert!(LANES == BLOCK);
 
 /// Storage type of keys and values.
 ///
-/// A type with scales stores a head's key, or value, as multiples of a step, a fixed fraction of its scale. The scales of a
-/// block's keys and of its values, [`BLOCK`] halves each, lie behind them.
+/// A type with scales stores a head's key, or value, as multiples of a step, a fixed fraction of its scale. The scales
+/// of a block's keys and of its values, [`BLOCK`] half-precision numbers each, follow them.
 pub(crate) trait Stored: Copy + Default + Send + Sync {
     /// Number of elements that the scales of one head take in a block. 0 if the type has none.
     const SCALES: usize;
@@ -21,10 +21,11 @@ pub(crate) trait Stored: Copy + Default + Send + Sync {
     /// Scale of one token's key or value in one head.
     fn scale(values: &[f32]) -> f16;
 
-    /// Nearest representable finite number of steps, which are the value itself in types without scales.
+    /// Converts a number of steps to the nearest finite value of the type. In types without scales, the number of steps
+    /// is the value itself.
     fn keep(steps: f32) -> Self;
 
-    /// Loads sixteen numbers of steps.
+    /// Loads sixteen stored numbers, in steps.
     ///
     /// # Safety
     /// The same as for [`Lanes::load`].
@@ -77,7 +78,7 @@ impl Stored for f16 {
     }
 
     fn keep(value: f32) -> Self {
-        // An infinite value would make NaN of all sums that it enters, even with a weight of 0.
+        // An infinite value would turn every sum that includes it into NaN, even with a weight of 0.
         Self::from_f32(value.clamp(Self::MIN.to_f32(), Self::MAX.to_f32()))
     }
 
@@ -94,12 +95,13 @@ impl Stored for i8 {
 
     fn scale(values: &[f32]) -> f16 {
         let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-        // The largest value itself, because the halves of its 127th part would be coarse from 8e-3 on down.
+        // The scale is the largest value itself: below 8e-3, its 127th part would be a subnormal half-precision number,
+        // which is coarse.
         f16::keep(largest)
     }
 
     fn keep(steps: f32) -> Self {
-        // The conversion truncates and saturates, and makes 0 of NaN.
+        // The conversion truncates and saturates, and turns NaN into 0.
         (steps + 0.5f32.copysign(steps)) as Self
     }
 
@@ -119,15 +121,15 @@ pub(crate) fn key_scales<S: Stored>(head: *const S, dim: usize) -> *const f16 {
 /// Writes one token's keys and values, all heads end to end, to slot `slot` of the block that begins at `to`.
 ///
 /// # Safety
-/// `to` must be the start of a block of `keys.len() / dim` heads of width `dim`, `slot` be less than [`BLOCK`], and no other
-/// thread may access this slot.
+/// `to` must be the start of a block of `keys.len() / dim` heads of width `dim`, `slot` must be less than [`BLOCK`],
+/// and no other thread may access this slot.
 pub(crate) unsafe fn store_token<S: Stored>(slot: usize, keys: &[f32], values: &[f32], dim: usize, to: *mut S) {
     let head_len = 2 * BLOCK * dim + S::SCALES;
     for (head, (key, value)) in keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate() {
         let scales = [key, value].map(S::scale);
         let [per_key, per_value] = scales.map(|scale| S::step(scale).recip());
-        // SAFETY: inside the head's share of (dim, BLOCK) keys, (BLOCK, dim) values and scales, as the caller guarantees.
-        // Numbers are written one by one, because other threads may write to other slots of the same block.
+        // SAFETY: inside the head's share of (dim, BLOCK) keys, (BLOCK, dim) values and scales, as the caller
+        // guarantees. Numbers are written one by one, because other threads may write to other slots of the same block.
         unsafe {
             let to = to.add(head * head_len);
             for (d, &key) in key.iter().enumerate() {
@@ -166,7 +168,8 @@ mod tests {
             let (step, kept) = stored(&values);
             assert!((step * 127.0 / magnitude - 1.0).abs() < 1e-3);
             for (value, kept) in values.iter().zip(&kept) {
-                // The scale is rounded too, by 2⁻¹¹ of it and so by 0.07 of a step at the largest value.
+                // The scale is rounded too, by at most 2⁻¹¹ of itself, which is less than 0.07 of a step at the largest
+                // value.
                 assert!((value - kept).abs() <= 0.57 * step, "{value} became {kept}, step {step}");
             }
         }

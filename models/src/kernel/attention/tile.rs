@@ -131,8 +131,8 @@ impl<'a> AttentionTile<'a> {
         }
     }
 
-    /// Adds all values of some blocks to the sums. Meanwhile prefetches the blocks of `after`, which the same thread
-    /// processes next.
+    /// Adds the weighted values of some blocks to the sums. Meanwhile prefetches the blocks of `after`, which the same
+    /// thread processes next.
     ///
     /// # Panics
     /// If a block named in a table lies outside the cache, or a slice is too short.
@@ -229,7 +229,7 @@ impl<'a> AttentionTile<'a> {
             let visible = end.saturating_sub(first).min(padded);
             let hidden = self.window.map_or(0, |window| end.saturating_sub(window).saturating_sub(first));
             if hidden >= visible {
-                // Without this, the first runs of a row that begins behind them would subtract infinities.
+                // Without this, a row whose window begins after its first runs would subtract infinities there.
                 scores.fill(0.0);
                 continue;
             }
@@ -383,7 +383,7 @@ impl<S: Stored> ValueColumns<'_, S> {
                     prefetch_line(key_scales(ahead, self.head_dim).cast());
                 }
                 let ahead = ahead.wrapping_add(self.column);
-                // Stops at the last token: slots behind it are unwritten, and 0 · NaN is NaN.
+                // Stops at the last token: later slots are unwritten, and 0 · NaN is NaN.
                 for token in 0..(self.run.tokens - block * BLOCK).min(BLOCK) {
                     let mut value = [L::splat(0.0); C];
                     for c in 0..C {

@@ -9,7 +9,7 @@ use super::dot_lanes::dot;
 use super::lanes::{WIDTH, registers};
 use crate::kernel::layout::PANEL;
 
-/// Number of rows of a tile: over half of a panel, 24 accumulators leave 8 registers for weights and activations.
+/// Number of rows of a tile: for half of a panel, its 24 accumulators leave 8 registers for weights and activations.
 const TILE: usize = 6;
 
 /// Returns the smallest and the largest value of a row, or NaN twice if one is NaN.
@@ -132,7 +132,7 @@ fn multiply_rows(sum: int32x4_t, a: uint32x4_t, b: uint32x4_t) -> int32x4_t {
 }
 
 impl ByteTile {
-    /// Computes `R` rows. `PAIRS` is there for [`matrices`](Self::matrices), which the same macro calls.
+    /// Computes `R` rows. `PAIRS` is not used: the same macro calls [`matrices`](Self::matrices), which needs it.
     ///
     /// # Safety
     /// The CPU must support the instruction; the pointers must cover `R` rows and half of a panel.
@@ -159,7 +159,7 @@ impl ByteTile {
         }
     }
 
-    /// Computes `R` rows, two at a time; the last one of an odd number is multiplied twice.
+    /// Computes `R` rows, two at a time. If `R` is odd, the last row is multiplied twice.
     ///
     /// # Safety
     /// The same as for [`dots`](Self::dots), with `PAIRS` half of the rows, rounded up.
@@ -204,10 +204,10 @@ impl ByteTile {
         unsafe { registers!(i => vld1q_s32(self.panel.add(quad * PANEL + i * WIDTH).cast())) }
     }
 
-    /// Eight activations of two rows each, of which the last four are zero unless `both` quads exist.
+    /// Eight activations of each of two rows. The last four of each are zero unless `both` quads exist.
     #[inline(always)]
     unsafe fn activations<const R: usize>(self, row: usize, quad: usize, both: bool) -> uint32x4_t {
-        // SAFETY: guaranteed by the caller; a row beyond the last is replaced by it.
+        // SAFETY: guaranteed by the caller; a row beyond the last is replaced by the last.
         unsafe {
             let of = |row: usize| {
                 let at = self.x.add(row.min(R - 1) * self.stride + quad);

@@ -9,8 +9,8 @@ use super::lanes::registers;
 use crate::kernel::int_lanes::IntLanes;
 use crate::kernel::same_lanes::delegate_lanes;
 
-/// NEON implementation with products of bytes; needs `dotprod`, and with `MIXED` also `i8mm`, for products of signed with
-/// unsigned bytes.
+/// NEON implementation with products of bytes; needs `dotprod`, and with `MIXED` also `i8mm`, for products of signed
+/// with unsigned bytes.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct DotLanes<const MIXED: bool>(Ints);
 

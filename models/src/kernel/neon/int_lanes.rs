@@ -46,7 +46,7 @@ impl IntLanes for Ints {
     }
     #[inline(always)]
     unsafe fn right(self, count: u32) -> Self {
-        // SAFETY: as above. The instruction for variable counts shifts left, and right by negative ones.
+        // SAFETY: as above. The instruction for variable counts shifts left; a negative count shifts right.
         unsafe {
             let count = vdupq_n_s32(-count.cast_signed());
             registers!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(self[i]), count)))

@@ -79,7 +79,7 @@ impl Lanes for [float32x4_t; 4] {
     }
     #[inline(always)]
     unsafe fn max(self, b: Self) -> Self {
-        // SAFETY: as above. As on x86-64, `b` where either is not a number: `vmaxq_f32` would return that.
+        // SAFETY: as above. As on x86-64, the result is `b` where either operand is NaN; `vmaxq_f32` would return NaN.
         unsafe { registers!(i => vbslq_f32(vcgtq_f32(self[i], b[i]), self[i], b[i])) }
     }
     #[inline(always)]

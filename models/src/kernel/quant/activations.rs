@@ -1,11 +1,11 @@
 //! Activations rounded to 16-bit integers, with a scale per block of 32 or per two blocks.
 //!
-//! The rows of a tile are interleaved word by word: a kernel reads its activations forward from one address, instead of
-//! from as many addresses as it has rows, which a CPU has not enough registers for.
+//! The rows of a tile are interleaved word by word: a kernel reads its activations forward from one address. With one
+//! address per row, the CPU would have too few registers.
 //!
 //! The largest magnitude becomes 32,767, so that a rounding error is at most 1.6e-5 of it: about a hundredth of bf16's.
-//! For weights whose products would not fit an `i32` it becomes [`QuantForm::LIMIT`], and the error is up to four times
-//! as large.
+//! For weights whose products would not fit an `i32`, the largest magnitude becomes [`QuantForm::LIMIT`], and the error
+//! is up to four times as large.
 
 use super::{IntLanes, Lanes, PAIRS, QuantForm, STEPS};
 use crate::kernel::lanes::LANES;
@@ -21,7 +21,7 @@ struct RoundedBlock {
     scale: f32,
     /// Sum of the block's rounded values, for the minima of weights.
     sum: f32,
-    /// Sums of its halves.
+    /// Sums of the block's halves.
     half_sums: [f32; 2],
 }
 
@@ -66,7 +66,7 @@ pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to
 /// Range of activations with a common scale.
 #[derive(Clone, Copy)]
 struct Range {
-    /// Value of an integer step. Not a number if an activation is infinite or no number.
+    /// Value of an integer step. NaN if an activation is infinite or NaN.
     scale: f32,
     inverse: f32,
 }
@@ -81,7 +81,7 @@ impl Range {
         // SAFETY: guaranteed by the caller; vectors of whole blocks.
         let (largest, poison) = unsafe {
             let mut largest = L::Floats::splat(0.0);
-            // Not a number for infinite values and those that are not numbers, which rounding would hide.
+            // NaN if a value is infinite or NaN, which rounding would hide.
             let mut poison = L::Floats::splat(0.0);
             for values in blocks.as_flattened().as_chunks::<LANES>().0 {
                 let values = L::Floats::load(values.as_ptr());
@@ -138,7 +138,7 @@ impl Range {
     }
 }
 
-/// Joins values in pairs, in a tree: one after another they would wait for each other.
+/// Joins values in pairs, in a tree: in a chain, each step would wait for the previous one.
 #[inline(always)]
 fn joined(values: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| join(values[i], values[i + 8]));

@@ -9,7 +9,7 @@ pub(super) type Codes = [u8; BLOCK];
 /// Writes the low four bits of the codes: four words, nibble `j` of word `g` for index `8g + j`.
 pub(in crate::kernel) fn put_nibbles(codes: &Codes, part: &mut [u8], block: usize, lane: usize) {
     for (group, codes) in codes.as_chunks::<8>().0.iter().enumerate() {
-        // Codes one in a byte, then two in each pair of bytes, and so on.
+        // First one code per byte, then two codes per pair of bytes, and so on.
         let bytes = u64::from_le_bytes(*codes) & 0x0f0f_0f0f_0f0f_0f0f;
         let pairs = (bytes | bytes >> 4) & 0x00ff_00ff_00ff_00ff;
         let fours = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;

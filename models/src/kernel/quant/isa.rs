@@ -91,7 +91,7 @@ impl IntegerIsa {
         kinds.chain([Kind::PortableMixed, Kind::PortableQuads, Kind::Portable]).map(Self).collect()
     }
 
-    /// Pairs of instruction sets with the same `f32` lanes, of which the first multiplies byte by byte.
+    /// Pairs of instruction sets with the same `f32` lanes. The first of each pair multiplies byte by byte.
     #[cfg(test)]
     pub(super) fn with_quads() -> Vec<[Self; 2]> {
         let portable = [Kind::PortableMixed, Kind::PortableQuads].map(|kind| [Self(kind), Self(Kind::Portable)]);
@@ -103,7 +103,7 @@ impl IntegerIsa {
         others.chain(portable).collect()
     }
 
-    /// Number of rows of tiles.
+    /// Maximum numbers of rows of a tile.
     pub(super) fn tile_rows(self) -> TileRows {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -125,7 +125,7 @@ impl IntegerIsa {
     /// Computes [`Tile::few`].
     ///
     /// # Safety
-    /// The same as for [`Tile::few`], but for the instruction set.
+    /// The same as for [`Tile::few`], except for the instruction set.
     pub(super) unsafe fn few<W: QuantForm>(self, tile: Tile, rows: usize) {
         // SAFETY: guaranteed by the caller; the CPU has the instructions.
         unsafe { dispatch!(self, few::<W>(tile, rows)) }
@@ -134,7 +134,7 @@ impl IntegerIsa {
     /// Computes [`Tile::many`] with unpacked weights.
     ///
     /// # Safety
-    /// The same as for [`Tile::many`], but for the instruction set.
+    /// The same as for [`Tile::many`], except for the instruction set.
     pub(super) unsafe fn many<const SHARED: usize, const HALVES: bool, const MIN: bool>(self, tile: Tile, rows: usize) {
         // SAFETY: guaranteed by the caller; the CPU has the instructions.
         unsafe { dispatch!(self, many::<Unpacked<SHARED, HALVES, MIN>>(tile, rows)) }
@@ -143,7 +143,7 @@ impl IntegerIsa {
     /// Computes [`Scratch::fill`].
     ///
     /// # Safety
-    /// The same as for [`Scratch::fill`], but for the instruction set.
+    /// The same as for [`Scratch::fill`], except for the instruction set.
     pub(super) unsafe fn fill<W: QuantForm>(self, to: &mut Scratch, from: *const u8, first: usize, count: usize) {
         // SAFETY: guaranteed by the caller; the CPU has the instructions.
         unsafe { dispatch!(self, fill::<W>(to, from, first, count)) }

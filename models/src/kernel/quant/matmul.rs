@@ -17,7 +17,7 @@ use crate::kernel::team::{Base, Team, share};
 
 /// Maximum number of rows in a group.
 const ROWS: usize = 144;
-/// Minimum that [`GROUP_BYTES`] leaves: unpacking a panel must pay.
+/// Number of rows in a group that [`GROUP_BYTES`] cannot go below: fewer would not pay for unpacking a panel.
 const FEWEST_ROWS: usize = 24;
 /// Maximum size of a group's rounded rows in bytes: they should stay in the second-level cache from panel to panel.
 const GROUP_BYTES: usize = 768 * 1024;

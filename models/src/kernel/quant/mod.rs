@@ -1,7 +1,7 @@
 //! Quantized storage forms, one per file, and multiplication with activations in 16-bit integers.
 //!
 //! Every form is a way to read *pairs* of small integers from a panel, sixteen outputs at a time, in the order that
-//! integer dot products want: in each group of eight input indices, step `j` pairs index `j` with index `j + 4`. The
+//! integer dot products need: in each group of eight input indices, step `j` pairs index `j` with index `j + 4`. The
 //! same reading serves products in integers and unpacking to `f32`.
 
 mod activations;
@@ -90,7 +90,7 @@ const GROUPS: usize = 4;
 const STEPS: usize = 4;
 /// Number of pairs in a block.
 const PAIRS: usize = GROUPS * STEPS;
-/// Number of quads in a block: the pairs of two steps.
+/// Number of quads in a block. A quad consists of the pairs of two steps.
 const QUADS: usize = PAIRS / 2;
 
 /// Location of a block inside a panel.
@@ -112,7 +112,7 @@ impl BlockAt {
         Self { from: from.wrapping_add(block / W::SUPER * W::BYTES), index: block % W::SUPER }
     }
 
-    /// Prefetches the weights that lie [`AHEAD`] of this block.
+    /// Prefetches the weights that lie [`AHEAD`] bytes after this block.
     #[inline(always)]
     fn prefetch<W: QuantForm>(self) {
         let share = W::BYTES / W::SUPER;
@@ -156,7 +156,7 @@ trait QuantForm: Copy {
     /// Largest magnitude of a rounded activation: the sum of `32 · SHARED` products of it with the largest quant and
     /// factor fits an `i32`.
     const LIMIT: i16 = i16::MAX;
-    /// If `true`, quants need no factor, because it is 1 or part of them.
+    /// If `true`, quants need no factor, because the factor is 1 or already multiplied into them.
     const FOLDED: bool = Self::SUPER == 1;
     /// If `true`, the weights come from main memory.
     const STREAMED: bool = true;

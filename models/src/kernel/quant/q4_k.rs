@@ -38,7 +38,8 @@ pub(super) fn put_head(ggml: &[u8], to: &mut [u8], lane: usize) {
     to[64 + 2 * lane..][..2].copy_from_slice(&ggml[2..4]);
     let packed = &ggml[4..16];
     for block in 0..8 {
-        // `get_scale_min_k4` of ggml: the upper two bits of the last four lie above the first four.
+        // `get_scale_min_k4` of ggml: the upper two bits of the last four scales and minima lie above the six bits of
+        // the first four.
         let (scale, minimum) = if block < 4 {
             (packed[block] & 63, packed[block + 4] & 63)
         } else {

@@ -25,8 +25,8 @@ impl Q6K {
             to[SCALES + half * 32 + lane] = scale;
         }
         for block in 0..8 {
-            // Blocks 0 to 3 share the first half of either array: blocks 0 and 2 a byte of low bits, all four a byte
-            // of high bits.
+            // Blocks 0 to 3 share the first half of each array. Blocks 0 and 2 share bytes of low bits, and so do
+            // blocks 1 and 3. All four share bytes of high bits.
             let part = block / 4;
             let within = block % 4;
             let codes: Codes = std::array::from_fn(|k| {

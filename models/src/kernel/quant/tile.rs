@@ -17,11 +17,11 @@ pub(super) struct Tile {
     pub(super) acc: *mut f32,
 }
 
-/// Number of rows of tiles for one set of registers.
+/// Maximum numbers of rows of a tile for one type of lanes.
 ///
-/// A few rows are multiplied with the packed weights, which are unpacked in registers for every tile; many with weights
-/// unpacked before. More than six rows in a tile are slower: between such tiles, the CPU's window of instructions is too
-/// short to hide the end of one block behind the next.
+/// A few rows are multiplied with the packed weights, which are unpacked in registers for every tile. Many rows are
+/// multiplied with weights unpacked beforehand. Tiles of more than six rows are slower: the CPU's instruction window is
+/// then too short to overlap the end of one block with the next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileRows {
     /// Maximum number of rows of a tile with packed weights.
@@ -35,12 +35,12 @@ pub(super) struct TileRows {
 /// Maximum number of rows of a tile with unpacked weights.
 const MANY: usize = 6;
 
-/// Maximum number of rows of a tile in lanes with [`IntLanes::BYTE_DOT`]: the sums of low and high bytes of one vector of
-/// columns, and those of its quants, leave eight of 32 registers for weights and activations.
+/// Maximum number of rows of a tile in lanes with [`IntLanes::BYTE_DOT`]: in one vector of columns, the sums of low and
+/// high bytes of both rows and the sums of the quants take 20 of 32 registers.
 const QUAD_ROWS: usize = 2;
 
 impl TileRows {
-    /// Numbers for a set of lanes.
+    /// Limits for one type of lanes.
     pub(super) const fn of<L: IntLanes>() -> Self {
         // Only lanes that are not wide have kernels for tiles of quads.
         const { assert!(!(L::Floats::WIDE && L::BYTE_DOT)) };
@@ -65,8 +65,8 @@ impl TileRows {
 impl Tile {
     /// Computes the sums for `rows` rows of a tile with packed weights, at least 1.
     ///
-    /// Each sum over [`QuantForm::SHARED`] blocks is exact in integers and then multiplied and added in `f32`, one after
-    /// another, so that the result depends neither on the number of rows nor on the division into tiles.
+    /// Each sum over [`QuantForm::SHARED`] blocks is exact in integers and then multiplied and added in `f32`, one
+    /// after another, so that the result depends neither on the number of rows nor on the division into tiles.
     ///
     /// # Safety
     /// The CPU must support the instruction set of `L`, and the pointers must cover the elements of the formula.
@@ -143,8 +143,8 @@ impl Tile {
                     let minimum = if has_minimum { W::minimum::<L>(at, first + v, 0) } else { L::Floats::splat(0.0) };
                     for r in 0..R {
                         let field = |word: usize| L::Floats::splat(f32::from_bits(*x.add(word * R + r)));
-                        // The sums so far are in memory: the registers are few, and the products of the next blocks do
-                        // not wait for them.
+                        // The sums so far are in memory, because there are few registers, and the products of the next
+                        // blocks do not wait for these sums.
                         let to = self.acc.add(r * PANEL + (first + v) * 16);
                         let mut acc = totals[r][v].floats().mul(field(SCALE)).fma(unit, L::Floats::load(to));
                         if has_minimum {
@@ -207,8 +207,8 @@ impl Tile {
 
     /// Adds the integer products of a block byte by byte.
     ///
-    /// An activation is `256 · high + low`, with an unsigned low byte. Lanes that multiply signed bytes only take `low -
-    /// 128` instead, whose bits are those of `low` but for the upper one, and add 128 times the sum of the quants.
+    /// An activation is `256 · high + low`, with an unsigned low byte. Lanes that can only multiply signed bytes use
+    /// `low - 128` instead, which is `low` with the top bit flipped, and add 128 times the sum of the quants.
     #[allow(clippy::needless_range_loop, reason = "indices run over several arrays in step")]
     #[inline(always)]
     unsafe fn quad_dots<L: IntLanes, W: QuantForm, const R: usize, const V: usize>(

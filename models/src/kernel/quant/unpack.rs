@@ -11,14 +11,14 @@ struct UnpackTask {
     from: *const u8,
     first: usize,
     count: usize,
-    /// First of the two vectors of outputs.
+    /// Index of the first vector of outputs.
     vector: usize,
     /// Number of vectors.
     vectors: usize,
     to: *mut f32,
 }
 
-/// Unpacks `count` blocks of a panel to `[input index][PANEL]` at `to`. The first one is block `first` behind `from`.
+/// Unpacks `count` blocks of a panel to `[input index][PANEL]` at `to`. The first one is block `first` after `from`.
 ///
 /// # Safety
 /// `from` must point at a super-block of a panel of the quantized `form` that has these blocks, `to` at room for them.
@@ -105,7 +105,7 @@ unsafe fn block_floats<L: IntLanes, W: QuantForm>(at: BlockAt, vector: usize, to
     }
 }
 
-/// Value of a quant; the product is exact, so that it does not matter if the sum is fused.
+/// Value of a quant; the product is exact, so the result is the same with and without fused addition.
 #[inline(always)]
 unsafe fn weight<L: IntLanes, W: QuantForm>(quant: L::Floats, scale: L::Floats, minimum: L::Floats) -> L::Floats {
     // SAFETY: guaranteed by the caller.

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use super::{BlockAt, GROUPS, IntLanes, Lanes, PAIRS, QUADS, QuantForm, STEPS};
 use crate::kernel::layout::PANEL;
 
-/// Maximum number of blocks unpacked at once: 19 KiB, which fit the first-level cache with the rows of a tile. A
-/// super-block.
+/// Maximum number of blocks unpacked at once: 19 KiB, which fit the first-level cache with the rows of a tile. Equals
+/// the number of blocks in a super-block.
 pub(super) const CHUNK: usize = 8;
 
 /// Unpacked blocks for all outputs of a panel.
@@ -15,7 +15,7 @@ struct Chunk {
     /// Quants, multiplied by their factors; in lanes with [`IntLanes::BYTE_DOT`], quads of quants and then the factors,
     /// two for each block.
     pairs: [u32; CHUNK * PAIRS * PANEL],
-    /// Units per block, of which only the first is used in super-blocks.
+    /// Unit of each block. If two blocks share a scale, only the first one's unit is read.
     units: [f32; CHUNK * PANEL],
     /// Minima, of halves or of blocks.
     minima: [f32; CHUNK * 2 * PANEL],
@@ -42,7 +42,7 @@ impl Scratch {
         self.0.as_ptr().cast()
     }
 
-    /// Unpacks `count` blocks, the first of which is block `first` behind `from`.
+    /// Unpacks `count` blocks. The first one is block `first` after `from`.
     ///
     /// # Safety
     /// The CPU must support the instruction set of `L`, `count` must be at most [`CHUNK`], the blocks must lie in a
@@ -65,7 +65,7 @@ impl Scratch {
     /// The same as for [`fill`](Self::fill).
     #[inline(always)]
     unsafe fn fill_vector<L: IntLanes, W: QuantForm>(&mut self, at: BlockAt, block: usize, vector: usize) {
-        // SAFETY: guaranteed by the caller. The memory may be uninitialized, so that no reference to it is created.
+        // SAFETY: guaranteed by the caller. The memory may be uninitialized, so no reference to it is created.
         unsafe {
             let to = self.0.as_mut_ptr();
             let pairs = (&raw mut (*to).pairs).cast::<u32>();
@@ -153,7 +153,7 @@ impl<const SHARED: usize, const HALVES: bool, const MIN: bool> QuantForm for Unp
         unsafe { L::load(at.word(0, QUADS, quad, vector)) }
     }
 
-    /// Factors of lanes with quads; those of others are parts of the quants.
+    /// Factors for lanes with quads. For other lanes, they are multiplied into the quants.
     #[inline(always)]
     unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
         // SAFETY: guaranteed by the caller.

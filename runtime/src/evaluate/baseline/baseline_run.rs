@@ -44,7 +44,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
     /// Creates a run without any generation.
     ///
     /// # Errors
-    /// If this build has no policy without a protocol.
+    /// If the built-in policy `plain` is missing.
     pub(super) fn new(
         runtime: &'a Runtime<S>,
         question: &'a Question,
@@ -87,7 +87,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         (stops, limit): (&[&str], usize),
     ) -> Result<Generated, AgentError> {
         let mut prompt = self.runtime.encode(&ProtocolPrompt::Chat(messages.to_vec()))?;
-        // Encoded as plain text, so that quoted evidence in it cannot become a control token.
+        // `written` is encoded as plain text, so that quoted evidence in it cannot become a control token.
         prompt.extend(self.runtime.literal(written)?);
         let options = EpisodeOptions {
             prompt: Some(prompt),
@@ -133,7 +133,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         Ok(hits)
     }
 
-    /// Forgets that generations ended at their limit, where the procedure expects it.
+    /// Forgets that generations ended at their token limit. Procedures call it where they expect this.
     pub(super) fn forgive_cuts(&mut self) {
         self.cut = false;
     }
@@ -144,7 +144,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         Ok(())
     }
 
-    /// Scores the answer. `valid` is `true` if it was marked as the procedure asks.
+    /// Scores the answer. `valid` is `true` if the answer was marked as the procedure requires.
     pub(super) fn finish(self, answer: Option<&str>, valid: bool) -> EpisodeRow {
         let cost = &self.plan.cost;
         let scored = EpisodeRow::scored(self.question, answer, &self.evidence, cost);

@@ -20,7 +20,7 @@ const PER_SEARCH: usize = 4;
 /// Maximum number of tokens of a sentence.
 const LIMIT: usize = 80;
 
-/// Words of the last sentence.
+/// Words that mark the last sentence.
 const ENDING: &str = "answer is";
 
 const INSTRUCTION: &str = "You reason over passages to answer a question that needs several steps. Write only the next \

@@ -1,6 +1,6 @@
 //! Baselines that papers compare policies with: fixed procedures around the base model, without training.
 //!
-//! Search-R1's loop is no procedure of this module, but a protocol: the policy `search-r1`.
+//! Search-R1's loop is not in this module, because it is a protocol: the policy `search-r1`.
 
 mod baseline_run;
 mod ircot;
@@ -51,7 +51,7 @@ impl Baseline {
         NAMES.iter().map(|(name, _)| *name)
     }
 
-    /// Returns `true` if the mode of its searches can be chosen.
+    /// Returns `true` if the mode of the baseline's searches can be chosen.
     pub fn takes_mode(self) -> bool {
         matches!(self, Baseline::IrCot | Baseline::SearchO1)
     }

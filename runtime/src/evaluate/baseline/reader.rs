@@ -32,7 +32,7 @@ pub(super) fn shown(hits: &[Hit]) -> String {
     hits.iter().map(|hit| format!("Wikipedia Title: {}\n{}\n\n", hit.passage.title, hit.passage.text)).collect()
 }
 
-/// Answers the question from `passages`, formatted by [`shown`]; from nothing if they are `None`.
+/// Answers the question from `passages`, formatted by [`shown`]. `None` answers without passages.
 pub(super) async fn read<S: SessionSource>(
     mut run: BaselineRun<'_, S>,
     passages: Option<&str>,
@@ -54,8 +54,8 @@ fn messages(question: &str, passages: Option<&str>) -> Vec<ConversationMessage> 
     ]
 }
 
-/// Returns the text between the first and the second `Answer:`, as HippoRAG does (`split('Answer:')[1]`), and if there
-/// was one; otherwise the whole reply.
+/// Returns the text between the first and the second `Answer:`, as HippoRAG does (`split('Answer:')[1]`), and `true`.
+/// Without `Answer:`, returns the whole reply and `false`.
 fn extract(reply: &str) -> (&str, bool) {
     match reply.split("Answer:").nth(1) {
         Some(answer) => (answer.trim(), true),

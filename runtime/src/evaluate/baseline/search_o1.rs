@@ -10,11 +10,11 @@ use super::baseline_run::{BaselineRun, user};
 use super::reader;
 use crate::evaluate::EpisodeRow;
 
-/// Maximum number of searches: the limit of its program for single-hop questions, half of the one for
+/// Maximum number of searches: the limit of Search-o1's program for single-hop questions, and half of its limit for
 /// multi-hop questions.
 const SEARCHES: usize = 5;
 
-/// Number of passages per search; the program reads ten web pages.
+/// Number of passages per search; Search-o1's program reads ten web pages.
 const PASSAGES: usize = 5;
 
 /// Maximum number of tokens between two searches.

@@ -2,7 +2,7 @@
 
 use super::svg::{color, document, line, round_up, text};
 
-/// A scatter plot of shares.
+/// A scatter plot with shares on its vertical axis.
 pub(super) struct ScatterPlot<'a> {
     pub(super) title: &'a str,
     /// Name of the horizontal axis.

@@ -66,8 +66,8 @@ impl ClientLoad {
         let LoopParts { tokenizer, context, .. } = &self.parts;
         let shared = Arc::new(ServerShared::new(kind, url, Arc::clone(tokenizer), &self.banned, *context));
         let of_server = || format!("{} with {clients} clients", kind.name());
-        // One answer in each slot before anything is timed: connections, pages of memory, and the instructions in the prefix
-        // cache, where they are in a server that has run for a while.
+        // One answer in each slot before anything is timed. It opens connections, touches pages of memory, and puts the
+        // instructions into the prefix cache, as in a server that has run for a while.
         let warm_up = self.scheduled(&shared, &TurnSchedule::answer());
         let answers: Vec<_> = (0..clients).map(|slot| tokio::spawn(warm_up.clone().ask(slot, slot))).collect();
         for answer in answers {

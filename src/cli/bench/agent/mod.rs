@@ -1,10 +1,10 @@
 //! `waymark bench agent`: the same agentic loop over Waymark's server and over llama.cpp's `llama-server`.
 //!
-//! The loop runs in this process as it does in the server: prompt, tags, searches and budgets of RouteRAG. Its tokens come
-//! from the server under test over HTTP.
+//! The loop runs in this process as it does in the server: prompt, tags, searches and budgets of RouteRAG. Its tokens
+//! come from the server under test over HTTP.
 //!
-//! `schedule`: the tokens of a turn · `source`, `turn`: the loop's source of tokens · `server_kind`, `stream`: requests ·
-//! `process`: servers · `load`: clients · `report`: results
+//! `schedule`: the tokens of a turn · `source`, `turn`: the loop's source of tokens · `server_kind`, `stream`: requests
+//! · `process`: servers · `load`: clients · `report`: results
 
 mod load;
 mod process;
@@ -138,7 +138,7 @@ impl Args {
             let mut theirs = ServerSamples::default();
             for round in 0..self.rounds {
                 let mut turns = [(ServerKind::Waymark, &mut ours), (ServerKind::Llama, &mut theirs)];
-                // The speed of a machine changes with time, so that neither server is always the first.
+                // The speed of a machine changes with time, so the servers take turns at being first.
                 if round % 2 == 1 {
                     turns.reverse();
                 }
@@ -155,8 +155,8 @@ impl Args {
         if self.threads == 0 { cores() } else { self.threads }
     }
 
-    /// Opens the index as a server does, but for the cache of query vectors, in which the second server would find what the
-    /// first one has asked for. Returns its searcher and the ID of the embedder.
+    /// Opens the index as a server does, but without the cache of query vectors, where the second server would find the
+    /// queries of the first. Returns its searcher and the ID of the embedder.
     fn searcher(&self) -> anyhow::Result<(Arc<dyn Search>, String)> {
         let threads = cores();
         let team = Arc::new(Team::new(threads));

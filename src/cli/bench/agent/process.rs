@@ -21,7 +21,7 @@ const START: Duration = Duration::from_secs(300);
 /// Pause between two looks at a server that starts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Maximum number of ports to try, each of which another process may take before the server does.
+/// Maximum number of ports to try. Another process may take a port before the server does.
 const PORTS: usize = 3;
 
 /// A running server, killed on drop.
@@ -112,7 +112,7 @@ impl ServerProcess {
         loop {
             // Both answer with an error until the weights are loaded.
             let is_ready = agent.get(&ready).call().is_ok();
-            // Looked at after the answer, which another process may have given.
+            // Checked after the answer, because another process may have given it.
             if let Some(status) = self.child.try_wait()? {
                 if port != 0 && TcpListener::bind(("127.0.0.1", port)).is_err() {
                     return Ok(false);

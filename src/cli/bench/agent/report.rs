@@ -40,7 +40,7 @@ pub(super) struct ClientsRow {
 }
 
 impl ServerSamples {
-    /// Adds a round, of which each question took the seconds in `answers`.
+    /// Adds a round. `answers` are the seconds that its questions took.
     pub(super) fn add(&mut self, seconds: f64, answers: Vec<f64>, tally: RequestTally) {
         self.questions += answers.len();
         self.seconds += seconds;

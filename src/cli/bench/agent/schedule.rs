@@ -80,7 +80,7 @@ pub(super) struct ScheduledTurn {
 }
 
 /// Returns the tokens that the policy must not sample: those that could begin a tag and so end a turn early, control
-/// tokens, and parts of characters, of which `llama-server` streams no IDs.
+/// tokens, and parts of characters, for which `llama-server` streams no IDs.
 pub(super) fn banned(tokenizer: &Tokenizer) -> Vec<u32> {
     let bad = |id: &u32| {
         let bytes = tokenizer.bytes_of(*id);

@@ -116,8 +116,8 @@ impl ServerSession {
         }
     }
 
-    /// Counts a request that has sampled `sampled` tokens after the first `prompt` ones of the session, of which the server
-    /// computed `computed`.
+    /// Counts a request that has sampled `sampled` tokens after the first `prompt` ones of the session, of which the
+    /// server computed `computed`.
     pub(super) fn count(&mut self, prompt: usize, sampled: usize, computed: usize) {
         let recomputed = computed.saturating_sub(prompt - self.known);
         self.shared.count(|tally| {

@@ -72,13 +72,13 @@ impl TokenClient {
         }
         let mut stream = BufReader::new(response.into_body().into_reader());
         let mut line = Vec::new();
-        // Read to its end, after which the connection can be used again.
+        // Read to its end, so that the connection can be used again.
         while read_line(&mut stream, &mut line)? > 0 {
             let text = std::str::from_utf8(&line).context("the stream is not valid UTF-8")?;
             // An error of llama-server has a field of its own.
             let Some(data) = text.strip_prefix("data:").or_else(|| text.strip_prefix("error:")) else { continue };
             let data = data.trim();
-            // Waymark's last event, after the counts, at which the receiver is dropped.
+            // Waymark's last event. It is not passed on: the receiver is dropped once the counts before it arrive.
             if data == DONE {
                 continue;
             }

@@ -45,7 +45,7 @@ impl ServerTurn<'_> {
         }
         if self.sampled > 0 {
             let id = self.sample().await?;
-            // It could end the turn early, and the two servers would not do the same work.
+            // A banned token could end the turn early, and then the two servers would not do the same work.
             if self.session.shared.bans(id) {
                 let server = self.session.shared.kind.name();
                 return Err(broken(format!("{server} sampled the banned token {id}")));

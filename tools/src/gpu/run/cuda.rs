@@ -47,7 +47,7 @@ impl Args {
         if self.wants(BenchPart::Check) {
             self.check(&target, ledger);
         }
-        // Before any engine takes most of the memory: the measurement needs 4 GiB.
+        // Measured before any engine takes most of the memory, since the measurement needs 4 GiB.
         target.best = self.ceilings(|| Ok(cuda::ceilings(ordinal)?), ledger);
         let loads =
             [BenchPart::Decode, BenchPart::Prefill, BenchPart::Agentic].into_iter().any(|part| self.wants(part));
@@ -110,7 +110,7 @@ impl Args {
         Ok(())
     }
 
-    /// Profiles some steps of one shape.
+    /// Profiles decode and prefill steps of one shape.
     fn profile(&self, target: &GpuTarget, shape: &ModelShape, report: &mut GpuReport) -> anyhow::Result<()> {
         // Same limits as for the rates, since they determine the splits of decoding attention; same context as for
         // decode rates.

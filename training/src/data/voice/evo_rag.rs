@@ -1,4 +1,4 @@
-//! EVO-RAG's voice: a thought, then one of its four actions. What cannot be found ends in a refusal.
+//! EVO-RAG's voice: a thought, then one of its four actions. If the answer cannot be found, the action is a refusal.
 
 use super::{SearchDraft, TurnDraft, Voice};
 use crate::data::reading::{ShownEvidence, parse_passages};

@@ -1,4 +1,5 @@
-//! GraphRAG-R1's voice: one thought that searches interrupt, and that ends before the answer. The prompt opens the thought.
+//! GraphRAG-R1's voice: a single thought, opened by the prompt, interrupted by the searches, and closed before the
+//! answer.
 
 use std::borrow::Cow;
 

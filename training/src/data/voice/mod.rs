@@ -41,7 +41,7 @@ pub trait Voice: fmt::Debug + Send + Sync {
         Cow::Borrowed(query)
     }
 
-    /// Returns `true` if the protocol's searches have the form of this query, so that the teacher tries it before others.
+    /// Returns `true` if the query has the form of the protocol's searches. The teacher tries such queries first.
     fn prefers(&self, _query: &str) -> bool {
         true
     }
@@ -51,7 +51,7 @@ pub trait Voice: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns the statement of a finding. `is_last` marks the one that is the answer of the lesson.
+    /// Returns the statement of a finding. If `is_last` is `true`, the finding is the answer of the lesson.
     fn finding(&self, rng: &mut ChaCha8Rng, hop: &Hop, finding: &HopFinding, is_last: bool) -> String {
         phrases::found(rng, hop, finding, is_last)
     }
@@ -63,7 +63,7 @@ pub trait Voice: fmt::Debug + Send + Sync {
     fn answer(&self, draft: &TurnDraft<'_>, answer: &str) -> String;
 
     /// Returns the text of a turn that states that nothing was found. By default the statement is the answer; protocols
-    /// with an action for refusals use that.
+    /// with a refusal action write that action instead.
     fn decline(&self, draft: &TurnDraft<'_>, statement: &str) -> String {
         self.answer(draft, statement)
     }
@@ -89,7 +89,7 @@ pub struct TurnDraft<'a> {
 }
 
 impl TurnDraft<'_> {
-    /// Returns both parts as one thought.
+    /// Returns `found` and `plan` as one thought.
     pub fn thought(&self) -> String {
         format!("{} {}", self.found, self.plan).trim().to_owned()
     }

@@ -1,6 +1,6 @@
-//! PathRouter's voice: a thought, then a query as JSON, each on lines of its own as in the prompt. The environment opens
-//! the thought of every turn but the first. Queries are JSON because all loops accept it, while the reference's two loops
-//! refuse plain text.
+//! PathRouter's voice: a thought, then a query as JSON, each on lines of its own as in the prompt. The environment
+//! opens the thought of every turn but the first. Queries are JSON because all loops accept it, while the reference's
+//! two loops refuse plain text.
 
 use serde_json::json;
 

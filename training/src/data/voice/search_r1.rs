@@ -1,4 +1,4 @@
-//! Search-R1's voice: RouteRAG's without markers, because its queries name no mode.
+//! Search-R1's voice: the same as RouteRAG's, but without markers, because Search-R1's queries name no mode.
 
 use super::{SearchDraft, TurnDraft, Voice};
 use crate::data::reading::{ShownEvidence, parse_passages};

@@ -1,5 +1,5 @@
 //! TeaRAG's voice: numbered steps of key entities and a subquery, and a summary of the evidence at the beginning of the
-//! next turn. Its lines have no room for the reason of a search, so that only findings and conclusions are written.
+//! next turn. The format has no place for the reason of a search, so only findings and conclusions are written.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -19,7 +19,7 @@ const MOST_ENTITIES: usize = 4;
 const LONGEST_NAME: usize = 6;
 
 impl TeaRagVoice {
-    /// Summary of the evidence, which a first turn does not have.
+    /// Returns the line that summarizes the evidence. Empty in the first turn, which has no evidence.
     fn summary(draft: &TurnDraft<'_>, text: &str) -> String {
         if draft.number == 1 { String::new() } else { format!(" Summary: {text}\n") }
     }
@@ -30,7 +30,7 @@ impl Voice for TeaRagVoice {
         "tearag"
     }
 
-    /// Prefers questions: a subquery is one, if the lesson knows any.
+    /// Returns `true` for questions, because a subquery should be a question if the lesson offers one.
     fn prefers(&self, query: &str) -> bool {
         query.trim_end().ends_with('?')
     }
@@ -40,7 +40,7 @@ impl Voice for TeaRagVoice {
         let short = subject.split_whitespace().count() <= LONGEST_NAME;
         let names = if short { Vec::new() } else { capitalized_runs(subject) };
         let names = if names.is_empty() { vec![subject.to_owned()] } else { names };
-        // Commas separate entities, so that a name with one is read as two.
+        // The protocol separates entities by commas, so a name with a comma is read as two.
         let parts = names.iter().flat_map(|name| name.split(',')).map(str::trim).filter(|part| !part.is_empty());
         parts.take(MOST_ENTITIES).map(str::to_owned).collect()
     }
@@ -65,8 +65,8 @@ impl Voice for TeaRagVoice {
     }
 }
 
-/// Runs of words that begin with a capital letter or a digit. The first word of a text is capitalized in any case, so
-/// that a run does not begin there.
+/// Returns the runs of words that begin with a capital letter or a digit. The first word is left out, because it is
+/// capitalized in any text.
 fn capitalized_runs(text: &str) -> Vec<String> {
     let mut runs: Vec<Vec<&str>> = vec![Vec::new()];
     for word in text.split_whitespace().skip(1) {

@@ -52,9 +52,9 @@ fn encode(
     Ok(states)
 }
 
-/// Tokens in sight up to the end of a turn plus one placeholder, the only target, whose ID does not matter: the encoder returns
-/// the state that predicts it. The placeholder takes one position of the context, so a trajectory that fills the
-/// context loses its last token.
+/// Visible tokens up to the end of a turn, then one placeholder. The placeholder is the only target. Its ID does not
+/// matter, because the encoder returns the state that predicts it. The placeholder takes one position of the context,
+/// so a trajectory that fills the context loses its last token.
 fn prefix(sample: &Sample, turn: usize, context: usize) -> (Vec<u32>, Vec<bool>) {
     let seen = sample.seen_before(sample.turn_end(turn));
     let mut tokens: Vec<u32> = seen.into_iter().map(|at| sample.tokens[at]).collect();

@@ -47,7 +47,7 @@ pub(super) fn loss(margins: &[f64], labels: &[HeadLabel]) -> (f64, Vec<f64>) {
     for (&margin, &label) in margins.iter().zip(labels) {
         let sign = label.sign();
         let right = sign * margin;
-        // This form of −ln σ(r) overflows for no sign of r.
+        // This form of −ln σ(r) does not overflow, whatever the sign of r.
         let own = (-right).max(0.0) + (-right.abs()).exp().ln_1p();
         loss += share * sign.abs() * own;
         slopes.push(-share * sign / (1.0 + right.exp()));

@@ -8,15 +8,16 @@
 //! **The printed loss has seven identical heads.** All of them read the same state and have the same label: which
 //! branch earned more in total. The loss is a sum over the heads, so each of them solves the same convex problem, and
 //! seven end up equal to one. The paper's validation losses of 0.62 with seven heads and 0.71 with one cannot result
-//! from that. Hence [`Labels::Own`](crate::recipe::Labels): the label of each head is which branch earned more of the
-//! head's own reward.
+//! from that. Hence [`Labels::Own`](crate::recipe::Labels), which labels each head by the branch that earned more of
+//! the head's own reward.
 //!
 //! **Role in the policy update.** The paper does not specify it: its pairs and its loss (§3.4) do without the ranker.
 //! Here the ranker is either only trained and measured, or its score replaces the reward when pairs are selected
 //! (`selects`).
 //!
-//! **Input.** A branch is read as all tokens from the prompt to the end of the turn of the split: the state of the last
-//! token in the base model without the adapter, or in the run's initial values if all weights are trained.
+//! **Input.** A branch is all tokens from the prompt to the end of the turn of the split. The heads read the hidden
+//! state of the last of these tokens, in the base model without the adapter, or under the run's initial values if all
+//! weights are trained.
 
 mod encoder;
 mod heads;

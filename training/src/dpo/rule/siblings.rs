@@ -8,9 +8,9 @@ use crate::sample::{RetrievalRecord, Sample};
 
 /// Selects at each state the pair of trajectories that take different actions there and differ most in their reward, if
 /// the difference reaches `margin` (§3.3 and §3.4 of EVO-RAG's paper). A state is the sequence of actions so far,
-/// because the same actions find the same evidence; thoughts do not count. Of equal differences the first counts, in
-/// the order of the samples. A trajectory with a failed search is in no pair: its later actions and reward differ for a
-/// reason that is not its policy's.
+/// because the same actions find the same evidence; thoughts do not count. If several pairs have the same difference,
+/// the first one in the order of the samples is selected. A trajectory with a failed search is in no pair, because the
+/// policy did not cause the failure; a search in an unsupported mode is the policy's fault and excludes nothing.
 ///
 /// The paper pairs branches that start with different actions. Here a branch is everything the policy wrote from the
 /// turn of the split to the end of the episode, and its reward is that of the whole episode: the part before the split
@@ -81,7 +81,7 @@ impl SharedState {
     }
 }
 
-/// States of a question at which trajectories split, the earliest first.
+/// States of a question at which trajectories split, in depth-first order.
 pub(crate) fn states(group: &[&Sample]) -> Vec<SharedState> {
     // An unsupported mode is the policy's own fault and fails for every trajectory that requests it, so it does not
     // exclude the trajectory like other search errors do.
@@ -93,7 +93,7 @@ pub(crate) fn states(group: &[&Sample]) -> Vec<SharedState> {
     while let Some((turn, members)) = open.pop() {
         let branches = branches(group, &members, turn);
         let goes_on = branches.iter().rev().filter(|branch| branch.len() > 1);
-        // The stack pops the last entry first, hence the reversed branches: states come in the order of the samples.
+        // Reversed, because the stack pops the last entry first: states then come in the order of the samples.
         open.extend(goes_on.map(|branch| (turn + 1, branch.clone())));
         if branches.len() > 1 {
             states.push(SharedState { turn, branches });
@@ -202,7 +202,7 @@ mod tests {
         // A trajectory that ends earlier took no different action.
         assert_eq!(pairs(0.2, &[("a", 0.0), ("a b", 1.0), ("a", 0.5)]), []);
         assert_eq!(pairs(0.2, &[]), []);
-        // Of equal pairs the first one wins.
+        // Ties go to the first pair.
         assert_eq!(pairs(0.2, &[("a", 0.0), ("b", 1.0), ("c", 1.0), ("d", 0.0)]), [(1, 0, 0)]);
     }
 }

@@ -9,18 +9,18 @@ use crate::sample::Sample;
 /// Pairs each trajectory that is good enough with the worst remaining one that fails in a known way.
 ///
 /// The thresholds of the paper's eq. 14 and of its kinds of rejection were not published, so the defaults are ours. The
-/// rule uses the reward parts of [`TeaRagReward`](crate::reward::tearag::TeaRagReward); a question without `R_p` counts as
-/// single-hop.
+/// rule uses the reward parts of [`TeaRagReward`](crate::reward::tearag::TeaRagReward). A question without `R_p` counts
+/// as single-hop.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TeaRagRule {
-    /// Single-hop: R_o / T from which a well-formed path is chosen. 1 is a right answer in one step.
+    /// Single-hop: minimum R_o / T of a chosen path, which must be well-formed. 1 is a right answer in one step.
     pub single: f64,
-    /// Multi-hop: R_o from which a well-formed path with good reasoning is chosen.
+    /// Multi-hop: minimum R_o of a chosen path, which must be well-formed and have good reasoning.
     pub right: f64,
-    /// R_p from which reasoning counts as good.
+    /// Minimum R_p of good reasoning.
     pub reasoned: f64,
-    /// R_o up to which an answer counts as wrong: an easy rejection.
+    /// Maximum R_o of a wrong answer: an easy rejection.
     pub wrong: f64,
     /// R_p below which the reasoning behind an answer that is not wrong counts as bad: a hard rejection.
     pub poor: f64,

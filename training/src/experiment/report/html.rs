@@ -50,7 +50,7 @@ fn forest(whiskers: &[Whisker]) -> String {
         let ends = [whisker.low, whisker.high, whisker.value, whisker.bar, 0.0];
         let low = ends.into_iter().fold(f64::INFINITY, f64::min);
         let high = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
-        // Where all values are 0, nothing may be divided by their span.
+        // If all values are 0, so is their span, which must not be a divisor.
         let span = if high > low { high - low } else { 1.0 };
         let x = |value: f64| LEFT + (value - low) / span * WIDTH;
         let class = if whisker.passed { "yes" } else { "no" };

@@ -158,7 +158,7 @@ fn occupations(text: &str) -> Vec<String> {
         let known = OCCUPATIONS.iter().filter(|name| {
             part.strip_suffix(**name).is_some_and(|before| before.is_empty() || before.ends_with([' ', '-']))
         });
-        // The longest one, because a film director is a director, too.
+        // The longest name, because "film director" also ends with "director".
         found.extend(known.max_by_key(|name| name.len()).map(|name| (*name).to_owned()));
     }
     found

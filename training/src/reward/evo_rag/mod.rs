@@ -1,4 +1,4 @@
-//! EVO-RAG's step rewards (§3.2 of its paper; no program was published).
+//! EVO-RAG's step rewards (§3.2 of its paper, whose code was not published).
 
 mod weights;
 
@@ -45,9 +45,9 @@ pub struct EvoRagReward {
     /// field existed can resume.
     #[serde(skip_serializing_if = "WeightSchedule::is_dynamic")]
     pub schedule: WeightSchedule,
-    /// T_max: time at which the weights reach the end of the stage. The paper has 20, the number of steps of its longest
-    /// episode. Steps are counted from 0, so that the last step of the longest episode has the final weights if this is
-    /// its number, `policy.budget.turns`.
+    /// T_max: time at which the weights reach the end of the stage. The paper has 20, the number of steps of its
+    /// longest episode. Steps are counted from 0 and one may follow the last round, so that with `policy.budget.turns`
+    /// here the last step of the longest episode has the final weights.
     pub steps: usize,
     /// Searches that earn the retrieval bonus. Always serialized, so that a run that began with another bonus is not
     /// resumed with this one.
@@ -61,7 +61,8 @@ pub struct EvoRagReward {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetrievalBonus {
-    /// Searches that find a supporting passage that no earlier search of the episode has found, withdrawn or not.
+    /// Searches that find a supporting passage that no earlier search of the episode has found. Withdrawn searches
+    /// count as earlier ones, too.
     #[default]
     New,
     /// Searches that find any supporting passage, as printed (§3.2). Repeating a hit then earns more than a right answer.

@@ -51,7 +51,7 @@ pub enum WeightSchedule {
 }
 
 impl WeightSchedule {
-    /// Returns the time at which the weights of `step` are taken.
+    /// Returns the step at which [`StepRewards::weights`] is evaluated for `step`: 0 if the weights are constant.
     pub fn time(self, step: usize) -> usize {
         match self {
             WeightSchedule::Dynamic => step,

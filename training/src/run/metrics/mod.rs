@@ -4,8 +4,8 @@
 //! {"step":12,"phase":"grpo1","seconds":803.25,"kl":0.0021,"reward":0.4375}
 //! ```
 //!
-//! JSON has no NaN and no infinity. Such a value is written as a string, `"kl":"NaN"`, and logged. The report shows where
-//! it occurred, and other tools read a string instead of a misleading zero.
+//! JSON has no NaN and no infinity. Such a value is written as a string, `"kl":"NaN"`, and logged. The report shows
+//! where it occurred, and other tools read a string instead of a misleading zero.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

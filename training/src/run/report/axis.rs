@@ -5,13 +5,13 @@
 pub(super) struct Axis {
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Distance between ticks: 1, 2, 2.5 or 5 times a power of ten.
+    /// Distance between ticks: 1, 2, 2.5 or 5 times a power of ten. On an axis for steps, 2.5 is rounded up to 3.
     pub(super) step: f64,
     pub(super) ticks: Vec<f64>,
 }
 
 impl Axis {
-    /// Creates an axis for values. Its limits are ticks, of which there are about `about`.
+    /// Creates an axis for values. It has about `about` ticks, the first and the last at its limits.
     pub(super) fn around(low: f64, high: f64, about: usize) -> Axis {
         let (low, high) = spread(low, high);
         let step = round_step((high - low) / about.max(1) as f64);

@@ -1,7 +1,7 @@
 //! `report.html`: the curves of a run as one self-contained page.
 //!
-//! Curves are inline SVG without scripts, fonts or network access, so the page can be kept with a checkpoint, mailed and
-//! printed. Colors follow the reader's light or dark mode.
+//! Curves are inline SVG without scripts, fonts or network access, so the page can be kept with a checkpoint, mailed
+//! and printed. Colors follow the reader's light or dark mode.
 
 mod axis;
 mod catalog;

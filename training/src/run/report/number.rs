@@ -12,7 +12,7 @@ pub(super) enum NumberUnit {
 }
 
 impl NumberUnit {
-    /// Formats a value with three significant digits.
+    /// Formats a value. Plain numbers have three significant digits, or all digits before the decimal point.
     pub(super) fn show(self, value: f64) -> String {
         match self {
             _ if !value.is_finite() => value.to_string(),

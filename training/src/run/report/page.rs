@@ -21,7 +21,7 @@ pub(super) fn page(name: &str, facts: &str, rows: &[MetricsRow]) -> String {
     let phases = phases(rows);
     let steps =
         (rows.iter().map(|row| row.step).min().unwrap_or(0), rows.iter().map(|row| row.step).max().unwrap_or(0));
-    // Each chart defines gradients and clips by ID, which must be unique on the page.
+    // Each chart defines a clip path by ID, which must be unique on the page.
     let mut ids = 0..;
     let body: String = sections
         .iter()
@@ -68,8 +68,8 @@ fn header(title: &str, name: &str, read: &ReportFacts, rows: &[MetricsRow], phas
     format!("<header><p class='kind'>Training report</p><h1>{title}</h1><dl>{facts}</dl>{nothing}</header>")
 }
 
-/// Builds a warning that lists metrics with non-finite values. It comes first on the page, because they usually mean
-/// that training diverged.
+/// Builds a warning that lists metrics with non-finite or too large values. The warning stands above all figures,
+/// because such values usually mean that training diverged.
 fn warning(sections: &[Section]) -> String {
     let series = sections
         .iter()

@@ -76,8 +76,8 @@ pub(super) fn color(at: usize) -> &'static str {
     ["s0", "s1", "s2", "s3", "s4", "s5"][at % 6]
 }
 
-/// Returns the drawn points of a line. A long line is thinned to the lowest and the highest point of each group, in step
-/// order, so that its extremes stay visible.
+/// Returns the drawn points of a line. A long line is thinned to the lowest and the highest point of each group, in
+/// step order, so that its extremes stay visible.
 fn thinned(frame: &ChartFrame, line: &[Point], value: impl Fn(&Point) -> f64) -> Vec<(f64, f64)> {
     let position = |point: &Point| (frame.x(point.step as f64), frame.y(value(point)));
     if line.len() <= POINTS {

@@ -28,8 +28,8 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Collects the values of `name` in `rows`. Of several values of the same step and phase, the last one counts: it
-    /// was measured again after a kill.
+    /// Collects the values of `name` in `rows`. If a step has several values in one phase, the last one counts: it was
+    /// measured again after a kill.
     pub(super) fn of(label: &str, name: &str, rows: &[&MetricsRow]) -> Series {
         let mut broken = Vec::new();
         let mut points: Vec<(Point, &str)> = Vec::new();

@@ -113,7 +113,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         self.close();
     }
 
-    /// Ends a clause. A clause without a verb of its own describes the title: `Born in Paris.`
+    /// Ends a clause. A clause without a subject describes the title: `Born in Paris.`
     fn close(&mut self) {
         let state = std::mem::take(&mut self.state);
         if state.subjects.is_empty() {
@@ -276,7 +276,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         true
     }
 
-    /// Emits a statement about the object and remembers the object.
+    /// Emits the statement that each subject makes about the object, and remembers the object.
     fn state_object(&mut self, phrase: Phrase, relation: &str, text: String, at: usize) {
         let owner = phrase.owner.filter(|_| phrase.kind == PhraseKind::Thing).and_then(|owner| self.owner(owner));
         let leads_on = phrase.kind == PhraseKind::Thing && self.leads_on(phrase, at);
@@ -390,7 +390,7 @@ impl<'p, 'a> Clauses<'p, 'a> {
         }
         if let (true, Some(object)) = (state.verb.is_some() && state.named, state.object.clone()) {
             let subjects = std::mem::replace(&mut state.subjects, vec![object]);
-            // Of nested clauses, the outermost subjects are those to return to.
+            // After nested clauses, reading returns to the outermost subjects.
             state.outer.get_or_insert(subjects);
         }
         state.verb = None;

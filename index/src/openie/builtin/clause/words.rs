@@ -9,7 +9,7 @@ pub(super) fn is_particle(word: &str) -> bool {
     matches!(word, "up" | "down" | "out" | "away" | "back" | "not" | "off" | "over")
 }
 
-/// Removes quotation marks, and commas inside them.
+/// Removes quotation marks, and spaces, commas and semicolons at both ends.
 pub(super) fn unquoted(text: &str) -> String {
     let text: String = text.chars().filter(|char| !matches!(char, '“' | '”' | '«' | '»')).collect();
     text.trim_matches([' ', ',', ';']).to_owned()
