@@ -1,23 +1,24 @@
-//! Polling for completion of asynchronous work, such as a GPU's: with low latency, without keeping a CPU core busy, and with a time limit.
+//! Polling for the completion of asynchronous work, such as work on a GPU. Polls have low latency and a time limit, and
+//! do not keep a CPU core busy.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wait polls without sleeping up to this time, since the work may already be done.
+/// Time after the beginning of the work in which polls do not sleep, since the work may already be done.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 /// Shortest and longest sleep between two polls.
 const SLEEP_RANGE: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 /// Denominator of the share of the elapsed time that one sleep may add.
 const SLEEP_SHARE: u32 = 32;
-/// Half-width of the window around the duration of the previous wait in which polls do not sleep: an absolute limit,
-/// and the denominator of the share of that duration.
+/// Half-width of the window around the duration of the previous wait in which polls do not sleep. The half-width is a
+/// share of that duration, given by its denominator (second value), and at most the first value.
 const POLL_WINDOW: (Duration, u32) = (Duration::from_micros(50), 8);
 
 /// Waits for a series of similar steps, one after the other.
 ///
 /// Consecutive steps mostly take equally long. A wait therefore sleeps while the step should still be running and polls
-/// often around the duration of the previous one. A step that finishes early or late is noticed late by at most a
-/// thirty-second of its duration, or by the shortest sleep.
+/// often around the duration of the previous one. The end of a step that takes less or more time is noticed with a
+/// delay of at most 1/32 of its duration, or of the shortest sleep.
 #[derive(Debug, Clone)]
 pub struct AdaptiveWait {
     limit: Duration,

@@ -35,8 +35,8 @@ impl Checkpoint {
     /// Opens a GGUF file, or a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.
     ///
     /// # Errors
-    /// [`ModelError::Layout`] for files that must be converted first, and [`ModelError`] naming the file and what is wrong
-    /// with it.
+    /// [`ModelError::Layout`] for files that must be converted first, and [`ModelError`] naming the file and what is
+    /// wrong with it.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         ModelLayout::check(path)?;
         let weights = Weights::open(path)?;
@@ -96,7 +96,8 @@ fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
     Ok((tokenizer, template, eos))
 }
 
-/// End-of-turn tokens named by the checkpoint, followed by the control tokens among [`END_TOKENS`], without duplicates.
+/// End-of-turn tokens named by the checkpoint and the control tokens among [`END_TOKENS`], sorted by ID, without
+/// duplicates.
 fn end_tokens(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let known = END_TOKENS.iter().filter_map(|name| tokenizer.id(name)).filter(|&id| tokenizer.is_control(id));
     let mut end_tokens: Vec<u32> = named.into_iter().chain(known).collect();
@@ -139,7 +140,7 @@ fn token_name(token: Option<&Value>) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-/// Chat template, stored as a string or as a list of named templates, of which `default` is used.
+/// Chat template, stored as a string or as a list of named templates. A list must contain the name `default`.
 fn default_template(value: &Value) -> Option<String> {
     let named = |value: &&Value| value.get("name").and_then(Value::as_str) == Some("default");
     let text = value.as_str().or_else(|| value.as_array()?.iter().find(named)?.get("template")?.as_str());
@@ -172,7 +173,7 @@ mod tests {
     fn a_folder_stops_at_every_end_that_its_files_or_its_family_name() {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, json: Value| std::fs::write(folder.path().join(file), json.to_string()).unwrap();
-        // After the vocabulary's only token: ids from 1 on.
+        // The vocabulary has one token, so the added tokens have the IDs from 1 on.
         let tokens = [("<|endoftext|>", true), ("<|im_end|>", true), ("</turn>", true), ("<|eot_id|>", false)];
         let added = |(id, (name, special)): (u32, (&str, bool))| {
             json!({
@@ -187,7 +188,7 @@ mod tests {
         write("generation_config.json", json!({ "eos_token_id": [2, 1] }));
         let (tokenizer, _, eos) = from_folder(folder.path()).unwrap();
         assert_eq!(tokenizer.id("<|eot_id|>"), Some(4));
-        // The last one is an ordinary word here.
+        // `<|eot_id|>` is not a control token here.
         assert_eq!(eos, [1, 2, 3]);
         write("generation_config.json", json!({ "eos_token_id": 1 }));
         assert_eq!(from_folder(folder.path()).unwrap().2, [1, 2, 3]);

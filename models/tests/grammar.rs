@@ -67,7 +67,7 @@ fn person() -> Value {
 }
 
 #[test]
-fn whatever_is_drawn_fulfils_the_schema() {
+fn whatever_is_drawn_fulfills_the_schema() {
     let (tokenizer, grammar) = (Tokenizer::bytes(), vocabulary().compile(&Json::Schema(person())).unwrap());
     for seed in 0..40 {
         let (mut rng, mut writer, mut ids) = (ChaCha8Rng::seed_from_u64(seed), grammar.begin(), Vec::new());

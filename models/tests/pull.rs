@@ -324,6 +324,7 @@ fn a_name_without_hashes_is_pinned_on_first_use() {
     fs::remove_file(folder.join("config.json")).unwrap();
     let error = bench.pull().unwrap_err();
     assert!(matches!(&error, PullError::Checksum { file, .. } if file == "config.json"), "{error}");
+    assert!(!folder.join("config.json").exists());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::gradient::Module;
 use crate::kernel::Packed;
 use crate::weights::{fused_part, kind_of};
 
-/// Parts of the names of experts and routers.
+/// Parts of tensor names that mark experts and routers.
 const EXPERT_PATHS: [&str; 4] = [".experts.", ".mlp.gate.", ".shared_expert", ".block_sparse_moe."];
 
 const EXPERT_WAY_OUT: &str = ": adapters on experts and routers are not served; train with target_modules q_proj, k_proj, v_proj \
@@ -34,7 +34,7 @@ enum TensorRole {
     Weight,
 }
 
-/// Ends of the names of tensors, the longer ones first.
+/// Suffixes of tensor names, with their roles. A suffix comes before any shorter suffix that it ends with.
 const SUFFIXES: [(&str, TensorRole); 11] = [
     (".lora_A.weight", TensorRole::A),
     (".lora_B.weight", TensorRole::B),
@@ -71,18 +71,18 @@ pub(crate) struct FactorPart {
     pub(crate) a: Vec<f32>,
     /// B matrix, shape (out, rank).
     pub(crate) b: Vec<f32>,
-    /// Lengths of the rows of `W + s B A`, in training. `None` keeps the sum as it is.
+    /// Trained lengths of the rows of `W + s B A` (DoRA). `None` keeps the sum as it is.
     pub(crate) magnitude: Option<Vec<f32>>,
     /// Bias on the output of B, to be scaled like the output.
     pub(crate) output_bias: Option<Vec<f32>>,
-    /// Bias in place of the base's. `None` keeps that.
+    /// Bias that replaces the base's. `None` keeps the base's bias.
     pub(crate) bias: Option<Vec<f32>>,
 }
 
 /// Update of the embedding or of the output projection.
 #[derive(Debug)]
 pub(crate) struct VocabularyFactors {
-    /// Matrix in place of the base's, shape (vocabulary, hidden). `None` keeps that.
+    /// Matrix that replaces the base's, shape (vocabulary, hidden). `None` keeps the base's matrix.
     pub(crate) weight: Option<Packed>,
     /// Low-rank update. `None` if there is none.
     pub(crate) factors: Option<FactorPart>,
@@ -100,7 +100,8 @@ impl<'a> AdapterModules<'a> {
     ///
     /// # Errors
     /// [`ModelError::Unsupported`] for a tensor or a saved module that would otherwise be ignored, and
-    /// [`ModelError::Corrupt`] for one that the base model has no place for, and for a saved module without a tensor.
+    /// [`ModelError::Corrupt`] for a tensor of a layer that the base model lacks, for two tensors with the same role,
+    /// and for a saved module without a tensor.
     pub(crate) fn new(
         source: &'a AdapterSource,
         file: &SafeTensors<'a>,
@@ -130,7 +131,8 @@ impl<'a> AdapterModules<'a> {
     /// Update of a site of a layer. `None` if the adapter leaves it unchanged.
     ///
     /// # Errors
-    /// [`ModelError::Corrupt`] for a tensor that is missing or has the wrong shape.
+    /// [`ModelError::Corrupt`] for tensors that are missing, contradictory, not finite or of the wrong shape, and
+    /// [`ModelError::Unsupported`] for an unknown element type.
     pub(crate) fn site(&self, layer: usize, site: Site) -> Result<Option<AdapterFactors>, ModelError> {
         let mut parts = Vec::new();
         let mut width = 0;
@@ -151,10 +153,11 @@ impl<'a> AdapterModules<'a> {
         Ok((!parts.is_empty()).then_some(AdapterFactors { inn: width, parts }))
     }
 
-    /// Update of the embedding, whose A has a column and whose weight a row per token. `None` if there is none.
+    /// Update of the embedding. The A matrix has one column per token, and a replacement matrix has one row per token.
+    /// `None` if there is no update.
     ///
     /// # Errors
-    /// The same as for [`site`](Self::site); [`ModelError::Unsupported`] for DoRA.
+    /// The same as for [`site`](Self::site), and [`ModelError::Unsupported`] for DoRA.
     pub(crate) fn embedding(&self) -> Result<Option<VocabularyFactors>, ModelError> {
         let DecoderConfig { vocab, hidden, .. } = *self.config;
         let update = self.vocabulary(EMBEDDING, [hidden, vocab])?;
@@ -191,7 +194,8 @@ impl<'a> AdapterModules<'a> {
         }
     }
 
-    /// Update of the projection at `projection` in its site, which takes the `rows` of `module`.
+    /// Update of the projection with index `projection` in its site. `module` has shape `[total, inn]`, and the
+    /// projection occupies its `rows`.
     fn part(
         &self,
         module: &str,
@@ -270,7 +274,8 @@ impl<'a> AdapterModules<'a> {
         if served { Ok((module, role)) } else { Err(unsupported()) }
     }
 
-    /// Returns `true` if `module` is a projection of a layer that an adapter may change.
+    /// Returns `true` if `module` is the path of a projection that an adapter may change. Errors contain the tensor's
+    /// `name`.
     fn in_some_layer(&self, module: &str, name: &str) -> Result<bool, ModelError> {
         let layers = self.config.layers;
         let parsed = module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
@@ -287,12 +292,12 @@ impl<'a> AdapterModules<'a> {
         if layer >= layers {
             return Err(self.source.corrupt(format!("tensor {name}: the base model has {layers} layers")));
         }
-        // The path of an ordinary feed-forward block, which this layer does not have.
+        // The path belongs to an ordinary feed-forward block, but this layer has experts.
         if self.config.architecture.experts(layer).is_some() && path.starts_with("mlp.") {
             let what = format!("tensor {name}, where layer {layer} of the base model has experts{EXPERT_WAY_OUT}");
             return Err(self.source.unsupported(what));
         }
-        // Layers are looked up by number: `01` would be read and never found.
+        // Lookups format the layer number, so a tensor of layer `01` would be stored but never found.
         Ok(module == in_layer(layer, path))
     }
 }
@@ -315,8 +320,8 @@ fn in_layer(layer: usize, path: &str) -> String {
     format!("model.layers.{layer}.{path}")
 }
 
-/// Path of the fused projection that holds `module` in families that fuse, with the rows of `module` in it and their total
-/// number.
+/// Path of the fused projection that holds `module`, the rows of `module` in it, and its total number of rows. `None`
+/// if the family does not fuse `module`.
 fn fused(config: &DecoderConfig, module: Module) -> Option<(String, Range<usize>, usize)> {
     let part = fused_part(config.architecture.family(), config, &format!("{}.weight", module.path()))?;
     Some((part.name.strip_suffix(".weight")?.to_owned(), part.rows, part.total))

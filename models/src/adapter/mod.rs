@@ -1,8 +1,9 @@
 //! LoRA adapters in the layout that PEFT saves: `adapter_config.json` and `adapter_model.safetensors`.
 //!
 //! An adapter changes a projection from `W · x` to `W · x + s · B · (A · x)`, with `s = alpha / r`, or `alpha / √r` for
-//! rank-stabilized LoRA (Hu et al. 2021, Kalajdzievski 2023). DoRA scales each row of `W + s · B · A` to a trained length
-//! (Liu et al. 2024). Embedding and output projection may be adapted or saved whole, and biases replaced.
+//! rank-stabilized LoRA (Hu et al. 2021, Kalajdzievski 2023). DoRA scales each row of `W + s · B · A` to a trained
+//! length (Liu et al. 2024). An adapter may also change or replace the embedding and the output projection, and replace
+//! biases.
 
 mod factors;
 mod settings;

@@ -25,7 +25,7 @@ const REFUSED_SETTINGS: [&str; 12] = [
     "ensure_weight_tying",
 ];
 
-/// Settings that are served, but that an adapter trained here does not have.
+/// Settings that serving supports and training does not.
 const SERVED_SETTINGS: [&str; 5] = ["use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias"];
 
 /// Initializations that change the base model's weights, so that the adapter alone does not describe what was
@@ -51,7 +51,7 @@ pub(crate) struct AdapterSettings {
     pub(super) weight_decomposed: bool,
     /// Modules that are saved whole.
     pub(super) saved_modules: Vec<String>,
-    /// First setting that is served but not trained here, with its value.
+    /// First setting that serving supports and training does not, with its value. `None` if there is none.
     pub(super) untrained: Option<String>,
 }
 
@@ -116,7 +116,8 @@ fn first_match<T: Copy>(patterns: &[(Regex, T)], module: &str) -> Option<T> {
 /// Maximum number of patterns of a setting: several for each module of the largest models.
 const MOST_PATTERNS: usize = 1024;
 
-/// Maximum size of a compiled pattern, in bytes: names take a few thousand, and every `\w` some hundred thousand.
+/// Maximum size of a compiled pattern, in bytes. A name takes a few thousand bytes, and every `\w` some hundred
+/// thousand.
 const PATTERN_BYTES: usize = 1 << 20;
 
 /// Values by regular expression over the names of modules, in the order of the file.
@@ -168,7 +169,7 @@ fn refusal(json: &Value) -> Option<String> {
     Some(format!("{setting} {}; {WAY_OUT}", json[*setting]))
 }
 
-/// First setting that is served, but that the trainer does not continue.
+/// First setting that serving supports and training does not, if any.
 fn untrained(json: &Value) -> Option<String> {
     if !neutral(&json["bias"]) && json["bias"] != "none" {
         return Some(format!("bias {}", json["bias"]));

@@ -9,17 +9,17 @@ use super::settings::{AdapterSettings, WAY_OUT};
 use crate::ModelError;
 use crate::weights::decode;
 
-/// Adapter directory being read; names the file in error messages.
+/// Adapter that is being read. Error messages name the path of its tensor file.
 pub(crate) struct AdapterSource {
     pub(crate) path: PathBuf,
     pub(crate) settings: AdapterSettings,
 }
 
 impl AdapterSource {
-    /// Reads the settings of the adapter in `dir`, of the kind that the trainer writes, and the bytes of its tensors.
+    /// Reads the settings of the adapter in `dir` and the bytes of its tensors, for further training.
     ///
     /// # Errors
-    /// [`ModelError::Unsupported`] for settings that only serving implements, besides those of
+    /// [`ModelError::Unsupported`] for a setting that training does not support, and the errors of
     /// [`open_served`](Self::open_served).
     pub(crate) fn open(dir: &Path) -> Result<(Self, Vec<u8>), ModelError> {
         let (source, bytes) = Self::open_served(dir)?;
@@ -70,7 +70,7 @@ impl AdapterSource {
         let Some(values) = decode(tensor.dtype(), tensor.data()) else {
             return Err(self.unsupported(format!("{name} of type {:?}", tensor.dtype())));
         };
-        // One NaN in an adapter spoils every row of its batch that uses it; the first is named while the file is known.
+        // A single NaN would spoil every row that uses the adapter. It is reported here, where the file is known.
         match values.iter().position(|value| !value.is_finite()) {
             Some(at) => Err(self.corrupt(format!("{name}: value {at} is {}; train the adapter again", values[at]))),
             None => Ok(values),

@@ -1,11 +1,11 @@
-//! Experts of a decoder: feed-forward blocks of which a router chooses a few for each token.
+//! Experts of a decoder: feed-forward blocks among which a router chooses a few for each token.
 
-/// Number of experts beyond which a checkpoint is damaged.
+/// Maximum number of experts. A checkpoint with more is taken for damaged.
 const MAX_EXPERTS: usize = 1 << 12;
-/// Inner width of an expert beyond which a checkpoint is damaged.
+/// Maximum inner width of an expert. A checkpoint with wider ones is taken for damaged.
 const MAX_WIDTH: usize = 1 << 20;
 
-/// Experts that take the place of feed-forward blocks. The router is a softmax over all experts, of which each token
+/// Experts that take the place of feed-forward blocks. The router computes a softmax over all experts, and each token
 /// passes through the most probable ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Experts {
@@ -17,8 +17,8 @@ pub struct Experts {
     pub width: usize,
     /// If `true`, the probabilities of a token's experts are divided by their sum.
     pub normalized: bool,
-    /// Inner width of a further expert that all tokens pass through, with a gate of its own (Qwen2-MoE). `None` if there
-    /// is none.
+    /// Inner width of the shared expert, which all tokens pass through and which has its own gate (Qwen2-MoE). `None`
+    /// if there is none.
     pub shared: Option<usize>,
     /// Layers that have an ordinary feed-forward block instead, in ascending order.
     pub dense_layers: Vec<usize>,

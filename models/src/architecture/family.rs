@@ -10,24 +10,25 @@ pub(crate) struct Family {
     /// `general.architecture` of a GGUF.
     pub(crate) gguf: &'static str,
     pub(crate) norms: NormPlacement,
-    /// Norm of queries and keys. `None` looks for tensors of norms per head.
+    /// Norm of queries and keys. `None` applies a norm per head if the checkpoint has its tensors.
     pub(crate) qk_norm: Option<QkNorm>,
     pub(crate) activation: Activation,
-    /// Constant that Hugging Face checkpoints leave out of all norm weights, and a GGUF includes.
+    /// Constant to add to all norm weights of a Hugging Face checkpoint. The norm weights of a GGUF include it.
     pub(crate) norm_offset: f32,
-    /// If `true`, one tensor holds queries, keys and values, and one holds gate and up.
+    /// If `true`, one tensor holds the query, key and value projections, and another holds gate and up.
     pub(crate) fused: bool,
     /// Names of experts. `None` for families without experts.
     pub(crate) experts: Option<ExpertNames>,
-    /// If `true`, a GGUF has routers whose probabilities are divided by their sum, unless it says otherwise.
+    /// If `true`, the probabilities of a token's experts are divided by their sum, unless a GGUF states otherwise.
     pub(crate) normalized_router: bool,
-    /// If `true`, all tokens pass through a further expert.
+    /// If `true`, all tokens also pass through a shared expert.
     pub(crate) shared_expert: bool,
     /// If `true`, a GGUF has the halves of each query and key head interleaved.
     pub(crate) interleaved: bool,
     /// Layers with a sliding window, unless the checkpoint lists them.
     pub(crate) windows: WindowPattern,
-    /// Every such layer is not rotated, unless the checkpoint lists them.
+    /// Interval of the layers without rotation (every n-th layer), unless the checkpoint lists them. `None` rotates all
+    /// layers.
     pub(crate) unrotated: Option<usize>,
     /// If `true`, layers with a sliding window have a rotary base of their own.
     pub(crate) local_rope: bool,
@@ -35,7 +36,7 @@ pub(crate) struct Family {
     pub(crate) partial_rotary: bool,
     /// If `true`, a checkpoint states factors on embeddings, residuals, scores and logits.
     pub(crate) multipliers: bool,
-    /// If `true`, embeddings are multiplied by `√hidden`, a checkpoint states the scale of attention, and it may limit
+    /// If `true`, embeddings are multiplied by `√hidden`, and a checkpoint states the scale of attention and may limit
     /// scores and logits.
     pub(crate) gemma: bool,
     /// Width of a head where the checkpoint does not state it. `None` means `hidden / heads`.
@@ -47,7 +48,7 @@ pub(crate) struct Family {
 /// Layers of a family that have a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowPattern {
-    /// No layer: a checkpoint that has them is refused.
+    /// No layer. A checkpoint with sliding windows is refused.
     None,
     /// All layers.
     All,
@@ -94,11 +95,12 @@ const GEMMA2: Family = Family {
     ..LLAMA
 };
 
-/// All supported families. GGUFs of Mistral and Mixtral have the architecture `llama`, which comes first.
+/// All supported families. Llama comes first because GGUFs of Mistral and Mixtral have the architecture `llama` as
+/// well.
 pub(super) static FAMILIES: [Family; 13] = [
     LLAMA,
     QWEN2,
-    // The head width of Qwen3 is 128 for every hidden size, unless stated otherwise; that of Qwen3-MoE is not.
+    // If a checkpoint states no head width, it is 128 in Qwen3, but `hidden / heads` in Qwen3-MoE.
     Family { model_type: "qwen3", gguf: "qwen3", head_dim: Some(128), ..QWEN2 },
     MISTRAL,
     Family {
@@ -175,7 +177,7 @@ const REFUSED: [(&str, &str); 17] = [
 ];
 
 impl Family {
-    /// Llama, whose layout all tensors are presented in.
+    /// Llama. The tensors of all families are presented in its layout.
     pub(crate) fn llama() -> &'static Family {
         &FAMILIES[0]
     }
@@ -210,7 +212,7 @@ impl Family {
         simplest((0..count).map(layer).collect())
     }
 
-    /// Attention of one layer with the given window, `local` if the layer is one of those with windows.
+    /// Attention of one layer with the given window. `local` is `true` for layers of the kind that has windows.
     pub(crate) fn layer(&self, window: Option<usize>, local: bool, unrotated: bool) -> LayerAttention {
         let rotary = match (unrotated, local && self.local_rope) {
             (true, _) => LayerRotary::None,
@@ -221,7 +223,7 @@ impl Family {
     }
 }
 
-/// Returns no layers if all have the default.
+/// Returns `layers`, or an empty list if all layers have the default.
 pub(crate) fn simplest(layers: Vec<LayerAttention>) -> Vec<LayerAttention> {
     let default = LayerAttention::default();
     if layers.iter().all(|layer| *layer == default) { Vec::new() } else { layers }

@@ -1,7 +1,7 @@
 //! Description of the computation of a decoder: loaders fill it in, and all passes read it.
 //!
-//! `family`: the families of models, with their names in files and the features of each · `experts`: feed-forward blocks
-//! of which a router chooses a few
+//! `family`: the families of models, with their names in files and the features of each · `experts`: feed-forward
+//! blocks among which a router chooses a few
 
 mod experts;
 mod family;
@@ -12,7 +12,7 @@ pub(crate) use experts::ExpertNames;
 pub use experts::Experts;
 pub(crate) use family::{Family, WindowPattern, simplest};
 
-/// Computation of a decoder, as far as families differ in it. The default is that of Llama.
+/// Properties of a decoder's computation that differ between families. The default is that of Llama.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Architecture {
     /// Family, by its `model_type` in `transformers`.
@@ -29,7 +29,8 @@ pub struct Architecture {
     pub experts: Option<Experts>,
     /// Number of values of each head that are rotated. `None` rotates all of them.
     pub rotary_dim: Option<usize>,
-    /// Base of the unscaled rotary frequencies in layers with [`LayerRotary::Local`] (Gemma 3). `None` if no layer has it.
+    /// Base of the unscaled rotary frequencies in layers with [`LayerRotary::Local`] (Gemma 3). `None` if no layer has
+    /// it.
     pub local_rope_base: Option<f32>,
     /// Attention of each layer. Empty if all layers have the default.
     pub layers: Vec<LayerAttention>,
@@ -81,7 +82,7 @@ pub enum Activation {
 /// Attention of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerAttention {
-    /// Number of positions that a token sees, counting itself. `None` means all earlier ones.
+    /// Number of positions that a token sees, counting itself. `None` means all positions up to the token.
     pub window: Option<usize>,
     /// Rotation of queries and keys.
     pub rotary: LayerRotary,
@@ -160,7 +161,7 @@ impl NormPlacement {
 }
 
 impl Architecture {
-    /// Family of the model; Llama if the name is none of the known ones.
+    /// Family of the model. Llama if the name is unknown.
     pub(crate) fn family(&self) -> &'static Family {
         Family::of_model_type(self.family).unwrap_or(Family::llama())
     }
@@ -175,8 +176,8 @@ impl Architecture {
         self.experts.as_ref().filter(|experts| experts.dense_layers.binary_search(&index).is_err())
     }
 
-    /// First feature beyond those of Llama, Qwen2 and Qwen3, in words. `None` if there is none. Passes that compute
-    /// only these refuse the model with it.
+    /// First feature beyond those of Llama, Qwen2 and Qwen3, in words. `None` if there is none. Passes that support
+    /// only these families name the feature when they refuse a model.
     pub fn extension(&self) -> Option<&'static str> {
         let default = LayerAttention::default();
         let features = [
@@ -196,7 +197,7 @@ impl Architecture {
         features.iter().find(|(has, _)| *has).map(|(_, name)| *name)
     }
 
-    /// Checks the numbers against those of the decoder.
+    /// Checks the values, given the decoder's number of layers and head width.
     pub(crate) fn check(&self, layers: usize, head_dim: usize) -> Result<(), String> {
         let positive = |value: f32| value.is_finite() && value > 0.0;
         if let Some(rotary) = self.rotary_dim.filter(|&dim| dim == 0 || dim > head_dim || dim % 2 != 0) {

@@ -20,7 +20,7 @@ impl ContentMarks {
         let hash = RefCell::new(Sha256::new());
         input.values(&|text| {
             let mut hash = hash.borrow_mut();
-            // The length prefix keeps two conversations apart whose texts are only cut differently.
+            // The length prefix distinguishes conversations that cut the same text at different places.
             hash.update(text.len().to_le_bytes());
             hash.update(text);
             String::new()

@@ -26,8 +26,8 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`. The built-in filter of minijinja escapes `<`, `>`, `&`
-/// and `'` for use inside HTML, and the model would see those escapes.
+/// Equivalent of `json.dumps(value, ensure_ascii=False, indent=indent)`. The built-in filter of minijinja escapes `<`,
+/// `>`, `&` and `'` for use inside HTML, and the model would see those escapes.
 // minijinja calls filters with owned values.
 #[allow(clippy::needless_pass_by_value)]
 fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {

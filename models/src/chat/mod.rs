@@ -88,7 +88,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns `true` if the template has a switch for thinking, as Qwen3's has.
+    /// Returns `true` if the template reads `enable_thinking`, as Qwen3's template does.
     pub fn takes_thinking(&self) -> bool {
         let declared = self.environment.get_template(NAME).map(|template| template.undeclared_variables(false));
         declared.is_ok_and(|variables| variables.contains("enable_thinking"))
@@ -131,7 +131,7 @@ impl ChatTemplate {
         let values = context! {
             messages => messages,
             tools => tools,
-            // Templates test for the switch by whether the variable is defined.
+            // Templates check whether this variable is defined.
             enable_thinking => input.options.thinking.map_or(Value::UNDEFINED, Value::from),
             add_generation_prompt => add_generation_prompt,
             bos_token => self.bos.as_str(),
@@ -153,11 +153,11 @@ impl ChatTemplate {
     /// Renders the whole conversation, with message contents separated from template text. The concatenated
     /// segments equal the output of [`render`](Self::render).
     ///
-    /// Each content is rendered between marks that no message contains, and located again by these marks. Where a
-    /// template inspects a content so that the marks change the result (Qwen3 strips `<think>`), all segments are
-    /// trusted, but the text is cut inside every control token that a content spells.
-    /// [`Tokenizer::encode_segments`](crate::tokenizer::Tokenizer::encode_segments) therefore encodes such a token
-    /// as plain text in both cases.
+    /// The content of each message is rendered between marks that no message contains, and located again by these
+    /// marks. If a template inspects the content so that the marks change the result (Qwen3 strips `<think>`), all
+    /// segments are trusted, but the text is cut inside every control token spelled in a message.
+    /// [`Tokenizer::encode_segments`](crate::tokenizer::Tokenizer::encode_segments) therefore encodes such a token as
+    /// plain text in both cases.
     ///
     /// # Errors
     /// The same as for [`render`](Self::render).
@@ -169,8 +169,8 @@ impl ChatTemplate {
         self.render_segments_with(messages, PromptOptions::default(), add_generation_prompt)
     }
 
-    /// Renders the conversation with options, among them callable tools. Tool definitions and call arguments are separated
-    /// from template text like message contents.
+    /// Renders the conversation with options, among them callable tools. Tool definitions and call arguments are
+    /// separated from template text like message contents.
     ///
     /// # Errors
     /// The same as for [`render`](Self::render).

@@ -46,11 +46,11 @@ pub(super) struct TemplateInput<'a> {
 }
 
 impl TemplateInput<'_> {
-    /// Messages and tools as template values, with `mark` applied to every text: also to names and schema keys,
-    /// because templates write them verbatim.
+    /// Messages and tools as template values. Applies `mark` to every text except roles, including names and schema
+    /// keys, because templates write them verbatim.
     pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {
         let messages = self.messages.iter().map(|message| message_value(message, mark)).collect();
-        // Templates test for tools by whether the variable is defined.
+        // Templates check whether `tools` is defined.
         let none = self.options.tools.is_empty();
         let tools = || self.options.tools.iter().map(|tool| tool_value(tool, mark)).collect();
         (messages, if none { Value::UNDEFINED } else { tools() })

@@ -1,7 +1,7 @@
 //! Batch sizes with a CUDA graph of their own; a decode step is padded to the next of them.
 
-/// Batch sizes up to the largest batch: every power of two up to 8, then steps of about an eighth. Padding then costs
-/// little where a step is compute-bound, and nothing where it is bound by reading weights.
+/// Batch sizes up to the largest batch: powers of two up to 8, multiples of 8 up to 64, of 32 up to 256, and of 64
+/// beyond. Padding then costs little where a step is compute-bound, and nothing where it is bound by reading weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets(Vec<usize>);
 

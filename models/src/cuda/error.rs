@@ -8,7 +8,8 @@ use crate::ModelError;
 /// Error of the CUDA backend.
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
-    /// No usable GPU: no driver, no device of this ordinal, or a missing library. Nothing was changed.
+    /// No usable GPU: no driver, no device of this ordinal, a missing library, or a driver or device that is too old.
+    /// Nothing was changed.
     #[error("no CUDA device can be used: {0}")]
     Unavailable(String),
     /// Weights, workspace and KV cache do not fit into device memory.

@@ -2,7 +2,7 @@
 //!
 //! The kernels read addresses and ranks from device memory, so a captured graph depends on only two properties of the
 //! loaded adapters: the maximum number of tiles, and the largest stacked rank. Both are rounded up and never shrink, so
-//! adapters can be loaded and unloaded, as between the steps of a training run, without invalidating a graph.
+//! adapters can be loaded and unloaded, for example between the steps of a training run, without invalidating a graph.
 
 use super::plan::{MAX_ADAPTERS, MAX_RANK, MAX_STACKED};
 

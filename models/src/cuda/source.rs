@@ -18,7 +18,7 @@ pub enum WeightSource<'a> {
     /// A checkpoint. Quantized matrices are dequantized and rounded to `bf16`.
     Checkpoint(&'a Weights),
     /// Random weights of a given shape, for benchmarks: matrices are normal with a standard deviation of `1 / √hidden`,
-    /// so that activations keep their magnitude, and norms are 1.
+    /// so that activations keep their magnitude, norms are 1, and biases are 0.
     Random {
         /// Shape of the decoder.
         config: &'a DecoderConfig,
@@ -74,7 +74,7 @@ impl<'a, D: Driver> WeightLoader<'a, D> {
     fn random(&mut self, place: Placement<bf16>) -> Result<(), CudaError> {
         let Some((pattern, made)) = &mut self.pattern else { return Ok(()) };
         *made += 1;
-        // An odd step through a power of two visits every even offset before it repeats.
+        // An odd step through a power of two visits every even offset before any is repeated.
         let mut from = *made * 2_654_435 % (PATTERN / 2) * 2;
         let mut at = 0;
         while at < place.len() {

@@ -47,7 +47,7 @@ pub(super) fn open(config: &DecoderConfig) -> Weights {
     let dir = tempfile::tempdir().unwrap();
     write_random(dir.path(), config, 3).unwrap();
     vary(&dir.path().join("model.safetensors"));
-    // The files stay mapped without their names.
+    // The files stay mapped after the directory is deleted.
     Weights::open(dir.path()).unwrap()
 }
 

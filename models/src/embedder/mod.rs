@@ -1,7 +1,7 @@
 //! Sentence embeddings: an encoder in the layout of sentence-transformers, such as all-MiniLM-L6-v2 or Qwen3-Embedding.
 //!
-//! `pooling`: one vector per text · `modules`: the parts that the directory lists · `prompts`: texts before texts ·
-//! `summary`: settings without layers
+//! `pooling`: one vector per text · `modules`: the entries of `modules.json` · `prompts`: texts before queries and
+//! documents · `summary`: settings, read without loading the layers
 
 #[cfg(test)]
 mod modern_tests;
@@ -29,7 +29,7 @@ use pooling::Pooling;
 pub use prompts::EncoderPrompts;
 pub use summary::EmbedderSummary;
 
-/// Length limit of a directory that states none: the one that sentence-transformers uses for all-MiniLM-L6-v2.
+/// Length limit, in pieces, if a directory states none. sentence-transformers uses the same for all-MiniLM-L6-v2.
 const DEFAULT_PIECES: usize = 256;
 
 /// Maps texts to vectors whose cosine is their similarity.
@@ -43,7 +43,7 @@ pub struct Embedder {
     /// If `true`, vectors are scaled to length 1.
     normalize: bool,
     prompts: EncoderPrompts,
-    /// Numbers in which queries are embedded.
+    /// Arithmetic for queries.
     queries: EncoderArithmetic,
     tokenizer: PieceTokenizer,
     encoder: Encoder,
@@ -55,14 +55,17 @@ impl Embedder {
     /// `config_sentence_transformers.json`.
     ///
     /// # Errors
-    /// When a file is missing or damaged, when the model is of another family, has another activation than its family or
-    /// asks for a feature that is not computed, when it is a decoder without `modules.json`, when it has another pooling than
-    /// the mean, the first or last piece, or the maximum, when it expects lower-cased text from a tokenizer that keeps
-    /// capitals, or when a module other than normalization follows the pooling. Errors name the file and its field.
+    /// Errors name the file and its field. Opening fails in these cases:
+    /// - A file is missing or damaged.
+    /// - The family is unknown, the activation is not that of the family, or a feature is not supported.
+    /// - The model is a decoder without `modules.json`.
+    /// - The pooling is not the mean, the first piece, the last piece or the maximum.
+    /// - The model expects lower-cased text, but its tokenizer keeps capitals.
+    /// - `modules.json` lists a module other than the encoder, pooling and normalization.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         let kind = ModelKind::read(dir)?;
         if kind == ModelKind::Decoder && !dir.join(MODULES).exists() {
-            // The mean of a chat model's rows would be no embedding.
+            // The mean of a chat model's hidden states is not a useful embedding.
             let what = format!("decoder as an embedder without {MODULES}: expected the files of sentence-transformers");
             return Err(ModelError::Unsupported { path: dir.to_owned(), what });
         }
@@ -76,9 +79,9 @@ impl Embedder {
             hash.update(read(&dir.join(name))?);
         }
         let encoder = source.load(dir, team, &mut hash)?;
-        // The length limit lives in another file, or in none, but changes the vectors.
+        // The length limit changes the vectors, but comes from another file or from the default.
         hash.update((shape.max_pieces as u64).to_le_bytes());
-        // The mean adds nothing, so that indexes of before keep their embedder.
+        // Mean pooling adds nothing to the hash, so that the IDs in older indexes stay valid.
         if pooling != Pooling::Mean {
             hash.update(format!("{pooling:?}"));
         }
@@ -89,9 +92,10 @@ impl Embedder {
         Ok(Self { id, shape, pooling, normalize, prompts, queries, tokenizer, encoder })
     }
 
-    /// Identifies the model by its shape and 64 bits of a hash over its files, pooling and length limit; of a decoder's
-    /// weights, over samples of them ([`Weights::id`](crate::weights::Weights::id)). Equal IDs imply the same model; vectors of
-    /// [`embed_rounded`](Self::embed_rounded) deviate by a few degrees and depend on the CPU.
+    /// ID of the model: its family, its shape, and 64 bits of a hash over `config.json`, `tokenizer.json`, the weights,
+    /// the pooling and the length limit. The hash covers only samples of a decoder's weights
+    /// ([`Weights::id`](crate::weights::Weights::id)), and does not cover normalization. Vectors of
+    /// [`embed_rounded`](Self::embed_rounded) have the same ID, but deviate by a few degrees and depend on the CPU.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -122,8 +126,8 @@ impl Embedder {
         self.shape.hidden
     }
 
-    /// Embeds each text: pools the last layer over the text's first [`max_pieces`](Self::max_pieces) word pieces. Vectors
-    /// have length 1 if the model normalizes them.
+    /// Embeds each text: pools the last layer over the text's first [`max_pieces`](Self::max_pieces) word pieces.
+    /// Vectors have length 1 if the model normalizes them.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] when a text cannot be split into word pieces.
@@ -131,9 +135,10 @@ impl Embedder {
         self.embed_in(EncoderArithmetic::Exact, texts)
     }
 
-    /// Embeds each text as [`embed`](Self::embed) does, with weights and activations rounded to bytes if the CPU
-    /// multiplies bytes (AVX512-VNNI, FEAT_DotProd). Takes about 0.4 of the time (AVX512-VNNI); vectors deviate from the
-    /// exact ones by a few degrees. Encoders that normalize before a block (ModernBERT) and decoders compute exact vectors.
+    /// Embeds each text as [`embed`](Self::embed) does, with weights and activations rounded to bytes if the CPU has
+    /// instructions for products of bytes (AVX512-VNNI, FEAT_DotProd). Takes about 0.4 of the time (AVX512-VNNI).
+    /// Vectors deviate from the exact ones by a few degrees. Encoders that normalize before a block (ModernBERT) and
+    /// decoders compute exact vectors.
     ///
     /// # Errors
     /// The same as of [`embed`](Self::embed).

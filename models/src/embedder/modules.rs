@@ -18,8 +18,9 @@ struct ModuleEntry {
 }
 
 /// Checks that the modules after the encoder are the supported ones, pooling and normalization, and returns `true` if
-/// there is a normalization. Without `modules.json`, a directory with a pooling is taken for an incomplete copy that
-/// normalizes, and another one for a plain checkpoint, to which sentence-transformers adds the mean alone.
+/// there is a normalization. Without `modules.json`, a directory with `1_Pooling` is taken for an incomplete copy of a
+/// model that normalizes. A directory without it is taken for a plain checkpoint, to which sentence-transformers adds
+/// only mean pooling.
 pub(super) fn normalizes(dir: &Path) -> Result<bool, ModelError> {
     let path = dir.join(MODULES);
     if !path.exists() {

@@ -1,4 +1,4 @@
-//! Pooling: one vector of a text from those of its pieces.
+//! Pooling: the vector of a text, computed from the vectors of its pieces.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::ModelError;
 use crate::encoder::parse;
 use crate::kernel::{add, scale};
 
-/// Vector of a text, computed from those of its pieces.
+/// Method of computing the vector of a text from the vectors of its pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pooling {
     /// Mean over the pieces.
     Mean,
     /// Vector of the first piece.
     Cls,
-    /// Maximum over the pieces, number by number.
+    /// Maximum over the pieces, element by element.
     Max,
     /// Vector of the last piece.
     Last,
@@ -24,7 +24,8 @@ pub(super) enum Pooling {
 
 #[derive(Deserialize)]
 struct PoolingFile {
-    /// Name of the pooling, or names whose results are joined, as sentence-transformers saves since version 6.
+    /// Name of the pooling, or a list of names for concatenated results. Saved by sentence-transformers since version
+    /// 6.
     pooling_mode: Option<Value>,
     include_prompt: Option<bool>,
     /// Switches of earlier versions: `pooling_mode_cls_token` and others.

@@ -11,7 +11,7 @@ use crate::encoder::parse_present;
 /// Name of the file with the prompts.
 const FILE: &str = "config_sentence_transformers.json";
 
-/// Texts that a model expects before others.
+/// Texts that a model expects before queries and documents.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EncoderPrompts {
     /// Text before every query. Empty if the model expects none.

@@ -23,17 +23,16 @@ pub struct EmbedderSummary {
     pub pooling: &'static str,
     /// If `true`, vectors are scaled to length 1.
     pub normalizes: bool,
-    /// Texts that the model expects before others, as far as its files name them.
+    /// Texts that the model expects before queries and documents, if its files state them.
     pub prompts: EncoderPrompts,
 }
 
 impl EmbedderSummary {
-    /// Reads the settings of the model in `dir`. `None` if there is no `config.json` or it names no encoder; a decoder counts
-    /// as one with the files of sentence-transformers only.
+    /// Reads the settings of the model in `dir`. `None` if there is no `config.json`, if its `model_type` is unknown,
+    /// or if the model is a decoder without `modules.json`.
     ///
     /// # Errors
-    /// The same as of [`Embedder::open`](super::Embedder::open), as far as they concern other files than the weights and the
-    /// tokenizer.
+    /// The same as for [`Embedder::open`](super::Embedder::open), except those of the weights and the tokenizer.
     pub fn read(dir: &Path) -> Result<Option<Self>, ModelError> {
         let kind = ModelKind::find(dir)?;
         let Some(kind) = kind.filter(|kind| *kind != ModelKind::Decoder || dir.join(MODULES).exists()) else {

@@ -27,8 +27,8 @@ pub(super) struct AttentionShape<'a> {
     pub(super) reach: Option<usize>,
 }
 
-/// Computes `out = softmax(Q Kᵀ / √head + bias) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head), with
-/// queries, keys and values side by side, and `out` has shape (pieces, heads · head).
+/// Computes `out = softmax(Q Kᵀ / √head + bias) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head),
+/// with queries, keys and values side by side, and `out` has shape (pieces, heads · head).
 pub(super) fn attend(
     team: &Team,
     shape: &AttentionShape<'_>,
@@ -51,7 +51,7 @@ pub(super) fn attend(
     let base = Base(out.as_mut_ptr());
     let len = out.len();
     team.sweep(sequences.len() * heads, &|claims| {
-        // Short sequences take less time than allocations.
+        // Allocated once per thread, because a short sequence takes less time than an allocation.
         let mut buffers = HeadBuffers::default();
         for item in claims {
             let sequence = item / heads;
@@ -70,7 +70,7 @@ pub(super) fn attend(
     });
 }
 
-/// Memory of one thread for one head after another.
+/// Buffers of one thread, reused from head to head.
 #[derive(Debug, Default)]
 struct HeadBuffers {
     /// Keys as `[panel of keys][dimension][PANEL]`.
@@ -91,7 +91,7 @@ struct AttentionHead<'a> {
     /// Column where the head begins in each of the three parts of a row.
     at: usize,
     head: usize,
-    /// Biases of the scores, and the place of the head among all.
+    /// Biases of the scores, and the index of the head.
     bias: Option<(&'a RelativeBias, usize)>,
     /// Largest distance between a query and its keys.
     reach: Option<usize>,
@@ -130,7 +130,7 @@ impl AttentionHead<'_> {
         }
     }
 
-    /// Converts the scores of a query, of which those from `count` on belong to no key, to weights.
+    /// Converts the scores of a query to softmax weights. Scores from `count` on belong to no key.
     fn weigh(&self, query: usize, count: usize, scores: &mut [f32]) {
         if let Some((bias, head)) = self.bias {
             add(&mut scores[..count], bias.row(head, query, count));
@@ -145,7 +145,7 @@ impl AttentionHead<'_> {
         scores[near.end..].fill(0.0);
     }
 
-    /// Keys that a query attends to, of `count`.
+    /// Range of the keys that a query attends to, among `count` keys.
     fn near(&self, query: usize, count: usize) -> Range<usize> {
         let Some(reach) = self.reach else { return 0..count };
         query.saturating_sub(reach)..query.saturating_add(reach).saturating_add(1).min(count)

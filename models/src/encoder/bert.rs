@@ -20,9 +20,11 @@ pub(super) struct Bert {
     config: EncoderConfig,
     /// Word embeddings, plus the embedding of segment 0 if there are no position embeddings.
     words: Vec<f32>,
-    /// Position embeddings from the first piece on, plus the embedding of segment 0. Empty in families with rotary positions.
+    /// Position embeddings from the first piece on, plus the embedding of segment 0. Empty in families with rotary
+    /// positions.
     positions: Vec<f32>,
-    /// Embedding of each segment from segment 0 on, minus the embedding of segment 0. Empty if the family has no segments.
+    /// Embedding of each segment from segment 0 on, minus the embedding of segment 0. Empty if the family has no
+    /// segments.
     segments: Vec<f32>,
     /// Relative positions. `None` if the family has none.
     bias: Option<RelativeBias>,
@@ -85,7 +87,8 @@ impl Bert {
         if config.types > 0 {
             segments = source.floats("embeddings.token_type_embeddings.weight", &[config.types, hidden])?;
             let first = segments[..hidden].to_vec();
-            // Sentence encoders see one segment only, whose embedding is then a constant of each position, or of each piece.
+            // Sentence encoders use segment 0 only. Its embedding is added once here: to the positions, or to the words
+            // if there are no position embeddings.
             add_bias(if positions.is_empty() { &mut words } else { &mut positions }, &first);
             for segment in segments.chunks_exact_mut(hidden) {
                 segment.iter_mut().zip(&first).for_each(|(x, first)| *x -= first);
@@ -105,7 +108,8 @@ impl Bert {
         })
     }
 
-    /// Returns `true` if every linear map can be computed in bytes, and then converts those that have not been.
+    /// Converts the linear maps to bytes, unless this has been done, and returns `true`. Returns `false` if a map has
+    /// too many inputs.
     pub(super) fn prepare_bytes(&self) -> bool {
         let fits = self.config.hidden.max(self.config.ffn) <= ByteLinear::MOST_INPUTS;
         if fits {
@@ -216,7 +220,7 @@ fn positions(source: &EncoderTensors<'_>, config: &EncoderConfig) -> Result<Vec<
     Ok(positions)
 }
 
-/// Loads the biases of the family that has relative positions.
+/// Loads the biases of relative positions (MPNet). `None` in other families.
 fn relative_bias(source: &EncoderTensors<'_>, config: &EncoderConfig) -> Result<Option<RelativeBias>, ModelError> {
     if config.family != EncoderFamily::Mpnet {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! Decoders as encoders: Qwen3-Embedding, whose pieces attend to earlier ones only, so that the last piece has read the text.
+//! Decoders as encoders (Qwen3-Embedding). Pieces attend to earlier ones only, so that the last piece has read the
+//! whole text.
 //!
 //! The layers are those of [`Decoder`], which also serves policies.
 
@@ -15,10 +16,10 @@ use crate::weights::Weights;
 /// Maximum number of pieces of a text, which bounds the memory of a pass.
 pub(super) const MOST_PIECES: usize = 8192;
 
-/// Maximum memory for keys and values, 16 times what Qwen3-Embedding takes in any of its sizes.
+/// Maximum memory for keys and values, in bytes: 16 times as much as Qwen3-Embedding needs in any of its sizes.
 const MAX_CACHE_BYTES: usize = 1 << 30;
 
-/// Number of blocks of keys and values for a pass of short texts, each of which fills its last block in part.
+/// Number of blocks of keys and values for a pass of short texts. Each text may fill its last block only in part.
 const PASS_BLOCKS: usize = 2 * PASS_PIECES / BLOCK;
 
 /// Layers of a decoder.
@@ -28,7 +29,7 @@ pub(super) struct CausalEncoder(Mutex<CausalState>);
 #[derive(Debug)]
 struct CausalState {
     decoder: Decoder,
-    /// Keys and values of one layer, which the next one overwrites: a text is read in one step.
+    /// Keys and values of one layer. The next layer overwrites them, because a text is read in one step.
     cache: KvCache,
     batch: ForwardBatch,
 }
@@ -37,7 +38,7 @@ impl CausalEncoder {
     /// Loads the layers for texts of at most `max_pieces` pieces.
     pub(super) fn load(max_pieces: usize, weights: &Weights, team: Arc<Team>) -> Result<Self, ModelError> {
         let blocks = max_pieces.div_ceil(BLOCK).max(PASS_BLOCKS);
-        // Before gigabytes of weights are loaded.
+        // Checked before gigabytes of weights are loaded.
         let bytes = KvCache::single_layer_bytes(weights.config(), blocks);
         if bytes > MAX_CACHE_BYTES {
             return Err(ModelError::Input(format!(

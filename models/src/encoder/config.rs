@@ -12,7 +12,7 @@ use super::text_length::TextLength;
 use crate::ModelError;
 use crate::kernel::panel::PANEL;
 
-/// Maximum width of a rotated head, which bounds the tables of rotations: no tensor of the checkpoint does.
+/// Maximum width of a rotated head. It bounds the tables of rotations, because no tensor of the checkpoint does.
 const MAX_ROTATED_HEAD: usize = 1024;
 
 /// Settings of an encoder.
@@ -30,7 +30,7 @@ pub(crate) struct EncoderConfig {
     pub(super) first_position: usize,
     /// Number of segments. 0 if pieces have no embedding of their segment.
     pub(super) types: usize,
-    /// Number of buckets of relative positions, in the family that has them.
+    /// Number of buckets of relative positions (MPNet).
     pub(super) buckets: usize,
     pub(crate) norm_eps: f32,
     pub(crate) max_pieces: usize,
@@ -43,14 +43,15 @@ pub(crate) struct EncoderConfig {
 }
 
 impl EncoderConfig {
-    /// Reads the settings of the model in `dir`. Texts have at most `default_pieces` pieces where no file states a limit.
+    /// Reads the settings of the model in `dir`. Texts have at most `default_pieces` pieces where no file states a
+    /// limit.
     pub(crate) fn read(family: EncoderFamily, dir: &Path, default_pieces: usize) -> Result<Self, ModelError> {
         let path = dir.join(CONFIG);
         let unsupported = |what: String| ModelError::Unsupported { path: path.clone(), what };
         let file = EncoderFile::read(&path)?;
         let rotary = RotaryConfig::read(family, &path)?;
         match file.hidden_act.as_deref() {
-            // Checked with the gates.
+            // `RotaryConfig::read` has checked the activation.
             _ if rotary.is_some() => {}
             Some("gelu") => {}
             Some(act) => return Err(unsupported(format!("hidden_act {act:?}: expected \"gelu\""))),
@@ -59,7 +60,8 @@ impl EncoderConfig {
                 return Err(ModelError::Corrupt { path: path.clone(), reason });
             }
         }
-        // Relative positions as BERT may have them (Shaw et al. 2018) are not computed; MPNet's are others.
+        // Relative positions as BERT may have them (Shaw et al. 2018) are not computed. MPNet has relative positions of
+        // another kind.
         let positions = file.position_embedding_type.as_deref().filter(|_| rotary.is_none());
         if let Some(other) = positions.filter(|kind| *kind != "absolute") {
             return Err(unsupported(format!("position_embedding_type {other:?}: expected \"absolute\"")));

@@ -10,7 +10,7 @@ use super::json_file::parse;
 use super::text_length::FEWEST_PIECES;
 use crate::ModelError;
 
-/// Maximum of every size in `config.json`, so that no product of two or three sizes overflows.
+/// Maximum of every size in `config.json`, so that a product of two sizes and a small factor does not overflow.
 const LARGEST: usize = 1 << 26;
 
 /// `config.json`, with the names that most families use.
@@ -43,7 +43,8 @@ fn default_buckets() -> usize {
     32
 }
 
-/// Names of the same setting in other families: the first one that a file states is taken where it lacks the general name.
+/// General names of settings, with the names in other families. If a file lacks the general name, the first other name
+/// that it has counts.
 const SYNONYMS: [(&str, &[&str]); 7] = [
     ("hidden_act", &["activation", "hidden_activation"]),
     ("hidden_size", &["dim", "n_embd"]),

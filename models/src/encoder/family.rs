@@ -9,7 +9,7 @@ pub(crate) enum EncoderFamily {
     Roberta,
     /// DistilBERT (Sanh et al. 2019): BERT without segments.
     DistilBert,
-    /// MPNet (Song et al. 2020): RoBERTa without segments, with relative positions in the attention besides.
+    /// MPNet (Song et al. 2020): RoBERTa without segments, with additional relative positions in the attention.
     Mpnet,
     /// ModernBERT (Warner et al. 2024), whose layers differ: see `modern`.
     ModernBert,
@@ -19,7 +19,7 @@ pub(crate) enum EncoderFamily {
     Gte,
 }
 
-/// Names of the parts of a layer, in full or within their layer.
+/// Names of the parts of a layer, either complete or relative to the layer.
 #[derive(Debug)]
 pub(super) struct LayerParts<S> {
     /// Projections of the attention: query, key and value, or all of them in one matrix.
@@ -55,7 +55,7 @@ impl EncoderFamily {
     /// Model types of all families, for messages.
     pub(super) const KNOWN: &str = "bert, roberta, xlm-roberta, distilbert, mpnet, modernbert, nomic_bert, gte or new";
 
-    /// Returns the family of a `model_type`. `None` if it is none of these.
+    /// Returns the family of a `model_type`. `None` if the type is unknown.
     pub(super) fn of(model_type: &str) -> Option<EncoderFamily> {
         match model_type {
             "bert" => Some(EncoderFamily::Bert),
@@ -78,7 +78,7 @@ impl EncoderFamily {
         }
     }
 
-    /// Name in IDs.
+    /// Name of the family in model IDs.
     pub(crate) fn name(self) -> &'static str {
         match self {
             EncoderFamily::Bert => "bert",

@@ -85,7 +85,7 @@ pub(crate) fn config(model_type: &str, positions: usize) -> Value {
     })
 }
 
-/// Writes a directory with a tokenizer of a few words.
+/// Writes a model directory with a tokenizer of a few words.
 pub(crate) fn write(config: &Value, tensors: &NamedTensors) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let words = ["<s>", "<pad>", "</s>", "<unk>", "who", "wrote", "faust", "and", "the", "robbers", "a", "b"];
@@ -118,7 +118,7 @@ pub(crate) fn write(config: &Value, tensors: &NamedTensors) -> tempfile::TempDir
     dir
 }
 
-/// Names in a checkpoint of BERT, and in one of DistilBERT.
+/// Parts of tensor names in checkpoints of BERT, with those of DistilBERT.
 pub(crate) const DISTILBERT: [(&str, &str); 9] = [
     ("attention.self.query", "attention.q_lin"),
     ("attention.self.key", "attention.k_lin"),
@@ -131,7 +131,7 @@ pub(crate) const DISTILBERT: [(&str, &str); 9] = [
     ("encoder.layer", "transformer.layer"),
 ];
 
-/// Names in a checkpoint of BERT, and in one of MPNet.
+/// Parts of tensor names in checkpoints of BERT, with those of MPNet.
 pub(crate) const MPNET: [(&str, &str); 5] = [
     ("attention.self.query", "attention.attn.q"),
     ("attention.self.key", "attention.attn.k"),

@@ -3,7 +3,7 @@
 use super::ROW_GRAIN;
 use crate::kernel::{Team, gelu, silu_mul};
 
-/// Gated activation of rows of two halves: one is activated and multiplied with the other.
+/// Gated activation of rows with two halves: one half is activated and multiplied by the other.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gate {
     pub(super) activation: GateActivation,
@@ -28,7 +28,7 @@ pub(super) enum GateActivation {
 }
 
 impl Gate {
-    /// Writes the products of the halves of rows, `width` numbers for each row of `2 · width`, to `out`.
+    /// Computes the gated activation of each row of `2 · width` numbers, and writes the `width` results to `out`.
     pub(super) fn apply(self, team: &Team, rows: &[f32], width: usize, out: &mut [f32]) {
         team.rows(out, width, ROW_GRAIN, &|first, share| {
             for (row, out) in rows[2 * width * first..].chunks_exact(2 * width).zip(share.chunks_exact_mut(width)) {

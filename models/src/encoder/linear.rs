@@ -16,7 +16,7 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// Loads linear maps with the same number of inputs and outputs and stacks them; `out` is the number of all outputs.
+    /// Loads linear maps of the same shape and stacks them. `out` is the total number of outputs.
     pub(super) fn load(
         source: &EncoderTensors<'_>,
         names: &[String],
@@ -68,7 +68,7 @@ impl Linear {
         }
     }
 
-    /// Bias that [`add`](Self::add) leaves to the normalization.
+    /// Bias that [`add`](Self::add) leaves to the normalization. `None` if `add` adds the bias.
     pub(super) fn bias_left(&self, bytes: Option<ByteSupport>) -> Option<&[f32]> {
         bytes.is_none().then_some(self.bias.as_slice())
     }

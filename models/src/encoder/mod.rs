@@ -1,8 +1,8 @@
 //! Encoders, which embedders and rerankers share.
 //!
-//! `model_kind`: encoder or decoder · `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT, NomicBERT, GTE's own ·
-//! `bert`, `modern`, `causal`: the layers · `config`, `config_file`, `rotary`, `text_length`, `shape`: settings · `source`: files ·
-//! `pieces`: texts and pairs of texts as word pieces
+//! `model_kind`: encoder or decoder · `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT, NomicBERT,
+//! GTE's own · `bert`, `modern`, `causal`: the layers · `config`, `config_file`, `rotary`, `text_length`, `shape`:
+//! settings · `source`: files · `pieces`: texts and pairs of texts as word pieces
 
 mod attention;
 mod bert;
@@ -66,13 +66,13 @@ pub(crate) struct Encoder {
     buffers: Mutex<EncoderBuffers>,
 }
 
-/// Numbers in which an encoder computes its linear maps.
+/// Arithmetic of an encoder's linear maps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EncoderArithmetic {
     /// Weights and activations in `f32`.
     Exact,
-    /// Weights and activations rounded to bytes, in families of the kind of BERT on CPUs that multiply bytes. Elsewhere
-    /// the same as [`Exact`](Self::Exact).
+    /// Weights and activations rounded to bytes, in all encoder families except ModernBERT, on CPUs with instructions
+    /// for products of bytes. Otherwise the same as [`Exact`](Self::Exact).
     Bytes,
 }
 
@@ -116,7 +116,7 @@ impl Encoder {
     /// Applies `read` to the output of the last layer for each sequence, row by row, and returns the results in order.
     ///
     /// # Errors
-    /// If a step of a decoder that embeds fails.
+    /// If a step of an embedding decoder fails.
     pub(crate) fn run<T>(
         &self,
         arithmetic: EncoderArithmetic,
@@ -128,8 +128,8 @@ impl Encoder {
         let mut rest = sequences;
         while !rest.is_empty() {
             let (pass, later) = rest.split_at(pass_len(rest));
-            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it. A text longer
-            // than a pass is one.
+            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it. A text
+            // longer than the limit of a pass is a pass of its own.
             let mut buffers = self.turn();
             match &self.body {
                 EncoderBody::Bert(body) => body.forward(&self.team, bytes, pass, &mut buffers),
@@ -147,8 +147,8 @@ impl Encoder {
         Ok(results)
     }
 
-    /// Returns the proof that linear maps can be computed in bytes, after converting them. Other callers have their passes
-    /// meanwhile.
+    /// Converts the linear maps to bytes if needed, and returns the proof that the CPU can compute with them. `None`
+    /// computes in `f32`. Takes no lock, so that other callers can run passes meanwhile.
     fn byte_support(&self, arithmetic: EncoderArithmetic) -> Option<ByteSupport> {
         let EncoderBody::Bert(body) = &self.body else { return None };
         let support = ByteSupport::detect().filter(|_| arithmetic == EncoderArithmetic::Bytes)?;

@@ -1,4 +1,4 @@
-//! Kinds of models that embed, told by the `model_type` of `config.json`.
+//! Kinds of embedding models, recognized by the `model_type` of `config.json`.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn model_type(dir: &Path) -> Result<String, ModelError> {
     Ok(model_type.unwrap_or_default())
 }
 
-/// Error of a model of another type than those that are `expected`.
+/// Error for a model type that is not among the `expected` ones.
 fn unknown(dir: &Path, model_type: &str, expected: &str) -> ModelError {
     ModelError::Unsupported { path: dir.join(CONFIG), what: format!("model_type {model_type:?}: expected {expected}") }
 }
@@ -43,7 +43,7 @@ impl ModelKind {
         if model_type == DECODER { Some(Self::Decoder) } else { EncoderFamily::of(model_type).map(Self::Encoder) }
     }
 
-    /// Kind of the model in `dir`. `None` if the directory has no `config.json`, or the model is of another type.
+    /// Kind of the model in `dir`. `None` if the directory has no `config.json`, or the model type is unknown.
     pub(crate) fn find(dir: &Path) -> Result<Option<Self>, ModelError> {
         if !dir.join(CONFIG).exists() {
             return Ok(None);

@@ -22,10 +22,10 @@ use crate::kernel::{Packed, Team, matmul, matmul_add};
 /// GeGLU, with the activated half first.
 const GATE: Gate = Gate { activation: GateActivation::Gelu, half: ActivatedHalf::First };
 
-/// Maximum number of positions, which bounds the tables of rotations: no tensor of the checkpoint does.
+/// Maximum number of positions. It bounds the tables of rotations, because no tensor of the checkpoint does.
 pub(super) const MAX_POSITIONS: usize = 1 << 15;
 
-/// Settings that ModernBERT has beside those of BERT. The defaults are those of its configuration class.
+/// Settings that ModernBERT has in addition to those of BERT. The defaults are those of its configuration class.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct ModernConfig {
     #[serde(default = "default_every")]
@@ -76,7 +76,7 @@ fn default_global_theta() -> f32 {
     160_000.0
 }
 
-// The field is `null` where the rotations are those of the global layers.
+// An `Option`, because a `null` in the file means the base of the global layers.
 #[allow(clippy::unnecessary_wraps)]
 fn default_local_theta() -> Option<f32> {
     Some(10_000.0)
@@ -144,7 +144,7 @@ pub(super) struct ModernBert {
     final_norm: Norm,
     global: Rope,
     local: Rope,
-    /// Farthest piece that a local layer attends to, on either side.
+    /// Largest distance between a query and its keys in a local layer.
     reach: usize,
 }
 

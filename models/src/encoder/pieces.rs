@@ -84,7 +84,7 @@ impl PieceTokenizer {
         let mut end = 0;
         for window in tokenizer::windows(text) {
             end += window.len();
-            // The first window suffices for nearly all texts and needs no count.
+            // The last window needs no count. Nearly all texts have one window only.
             if end == text.len() {
                 break;
             }
@@ -116,8 +116,8 @@ impl PieceTokenizer {
         Ok(PieceQuery(encoding))
     }
 
-    /// Splits a pair as the tokenizer's template for pairs says. What exceeds the limit is cut off the end of the
-    /// document; a query that would leave it less than half of the room is cut as well.
+    /// Splits a pair as the tokenizer's template for pairs says. Pieces beyond the limit are cut off the end of the
+    /// document. A query that would leave the document less than half of the room is cut as well.
     pub(crate) fn pair(&self, query: &PieceQuery, document: &str) -> Result<PieceSequence, ModelError> {
         let mut first = query.0.clone();
         let mut second = self.pipeline.encode_fast(self.beginning(document), false).map_err(|error| failed(&error))?;
@@ -126,7 +126,7 @@ impl PieceTokenizer {
         let least = second.len().min(room / 2);
         first.truncate(room - least, 0, TruncationDirection::Right);
         second.truncate(room - first.len(), 0, TruncationDirection::Right);
-        // The template would be applied to what was cut off as well.
+        // Otherwise, `post_process` would apply the template to the overflow as well.
         drop(first.take_overflowing());
         drop(second.take_overflowing());
         let pair = self.pipeline.post_process(first, Some(second), true).map_err(|error| failed(&error))?;
@@ -138,7 +138,7 @@ impl PieceTokenizer {
         self.checked(PieceSequence { ids: pair.get_ids().to_vec(), segments })
     }
 
-    /// Checks that the model has all of the pieces, and room for them.
+    /// Checks that all pieces are in the model's vocabulary and that their number is within its limit.
     fn checked(&self, sequence: PieceSequence) -> Result<PieceSequence, ModelError> {
         if sequence.len() > self.max_pieces {
             let message = format!("{} special pieces exceed the model's limit of {}", sequence.len(), self.max_pieces);

@@ -6,7 +6,7 @@ const FARTHEST: f32 = 128.0;
 /// Biases of the attention scores by the distance between query and key.
 #[derive(Debug)]
 pub(super) struct RelativeBias {
-    /// Bias for each head and distance, from the key farthest before the query to the one farthest behind it.
+    /// Bias for each head and distance, from the key farthest before the query to the key farthest after it.
     values: Vec<f32>,
     /// Maximum number of pieces of a sequence.
     longest: usize,
@@ -24,7 +24,7 @@ impl RelativeBias {
         RelativeBias { values, longest }
     }
 
-    /// Returns the biases of the first `count` keys for the query at place `query`.
+    /// Returns the biases of the first `count` keys for the query at position `query`.
     pub(super) fn row(&self, head: usize, query: usize, count: usize) -> &[f32] {
         let center = head * (2 * self.longest - 1) + self.longest - 1;
         &self.values[center - query..][..count]
@@ -34,7 +34,7 @@ impl RelativeBias {
 /// Returns the bucket of a distance: one for each small distance, and logarithmic ones for larger distances.
 fn bucket(distance: usize, behind: bool, buckets: usize) -> usize {
     let half = buckets / 2;
-    // No distance at all counts as before.
+    // Distance 0 has the bucket of a key before the query.
     let first = if behind && distance > 0 { half } else { 0 };
     let exact = half / 2;
     if distance < exact {

@@ -1,5 +1,6 @@
-//! Settings of encoders of the BERT kind with rotary positions and gates: NomicBERT (Nussbaum et al. 2024) and GTE's own
-//! architecture (Zhang et al. 2024, mGTE), `new` in the configurations of its authors and `gte` in those of transformers.
+//! Settings of encoders of the BERT kind with rotary positions and gates: NomicBERT (Nussbaum et al. 2024) and GTE's
+//! own architecture (Zhang et al. 2024, mGTE), `new` in the configurations of its authors and `gte` in those of
+//! transformers.
 
 use std::path::Path;
 
@@ -33,17 +34,19 @@ pub(super) struct RotaryConfig {
 /// Scaling of the rotary frequencies, which does not depend on the length of the text.
 #[derive(Debug, Clone, Copy)]
 enum FrequencyScaling {
-    /// Frequencies divided by a number; 1 leaves them as they are.
+    /// Frequencies divided by a number; 1 leaves them unchanged.
     Linear(f32),
-    /// Base multiplied by a factor, and frequencies divided by a power of it (`NTKScalingRotaryEmbedding` of GTE's program).
+    /// Base multiplied by a factor, and frequencies divided by a power of it (`NTKScalingRotaryEmbedding` of GTE's
+    /// program).
     Ntk(f32),
 }
 
-/// Fields of `config.json`. Those that must have one value are kept as JSON in `others`, for [`check`](RotaryFile::check).
+/// Fields of `config.json`. Fields with a required value are kept as JSON in `others`, for
+/// [`check`](RotaryFile::check).
 #[derive(Deserialize)]
 struct RotaryFile {
     hidden_act: Option<String>,
-    /// Former name, which models trained with Nomic's own program state beside the other one.
+    /// Former name of `hidden_act`. Models trained with Nomic's own program may state both.
     activation_function: Option<String>,
     rope_theta: Option<f32>,
     rotary_emb_base: Option<f32>,
@@ -65,7 +68,7 @@ struct RopeFields {
     former_type: Option<String>,
     rope_theta: Option<f32>,
     factor: Option<f32>,
-    /// Exponent of a mixed scaling, which no published model has.
+    /// Exponent of a mixed scaling. It is refused, and no published model has it.
     mixed_b: Option<f32>,
 }
 
@@ -76,7 +79,7 @@ impl RopeFields {
 }
 
 impl RotaryConfig {
-    /// Reads the settings from the `config.json` at `path`. `None` if the family has neither rotary positions nor gates.
+    /// Reads the settings from the `config.json` at `path`. `None` in families other than NomicBERT and GTE.
     pub(super) fn read(family: EncoderFamily, path: &Path) -> Result<Option<Self>, ModelError> {
         let required = match family {
             EncoderFamily::NomicBert => NOMIC_REQUIRED,
@@ -127,7 +130,7 @@ const NOMIC_REQUIRED: &[(&str, RequiredValue)] = &[
     ("parallel_block", RequiredValue::False),
     ("use_rms_norm", RequiredValue::False),
     ("causal", RequiredValue::False),
-    // nomic-embed-text-v2-moe.
+    // Experts, as in nomic-embed-text-v2-moe, are not supported.
     ("num_experts", RequiredValue::Zero),
     ("moe_every_n_layers", RequiredValue::Zero),
 ];
@@ -140,13 +143,13 @@ const GTE_REQUIRED: &[(&str, RequiredValue)] = &[
     ("logn_attention_scale", RequiredValue::False),
 ];
 
-/// Only value that is computed.
+/// Only supported value of a field. A `null` counts as absent.
 #[derive(Clone, Copy)]
 enum RequiredValue {
     True,
     False,
     One,
-    /// 0, or `null`.
+    /// 0, as an integer or a float.
     Zero,
     Text(&'static str),
 }
@@ -182,7 +185,7 @@ impl RotaryFile {
         };
         let rope = self.rope_parameters.as_ref();
         let stated = self.n_positions.max(self.max_position_embeddings).unwrap_or(MAX_POSITIONS);
-        // Longer texts would be rotated by their own length, so that no table would hold.
+        // With dynamic scaling, the rotations of longer texts depend on their length, so no fixed table would be right.
         let trained = self.max_trained_positions.or(self.max_position_embeddings).unwrap_or(stated);
         let max_positions = match rope.and_then(RopeFields::kind).unwrap_or("default") {
             "default" if self.rotary_scaling_factor.is_none() => stated,

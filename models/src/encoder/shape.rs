@@ -30,8 +30,8 @@ pub(crate) struct BodyShape {
 }
 
 impl BodyShape {
-    /// Reads the shape of the model in `dir` from its settings alone. Texts have at most `default_pieces` pieces where no
-    /// file states a limit.
+    /// Reads the shape of the model in `dir` from its settings alone. Texts have at most `default_pieces` pieces where
+    /// no file states a limit.
     pub(crate) fn read(kind: ModelKind, dir: &Path, default_pieces: usize) -> Result<Self, ModelError> {
         match kind {
             ModelKind::Encoder(family) => Ok(EncoderConfig::read(family, dir, default_pieces)?.shape()),

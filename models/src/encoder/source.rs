@@ -14,7 +14,8 @@ use crate::ModelError;
 use crate::kernel::Team;
 use crate::weights::{Map, Weights};
 
-/// Settings of an embedder's layers. Those of a decoder come with its weights, which some of them depend on.
+/// Settings of an embedder's layers. The settings of a decoder come with its weights, because some of them depend on
+/// the weights.
 #[derive(Debug)]
 pub(crate) enum BodySource {
     Encoder(Box<EncoderConfig>),
@@ -44,7 +45,7 @@ impl BodySource {
         }
     }
 
-    /// Loads the layers from `dir`, and adds the weights to `hash`.
+    /// Loads the layers from `dir`, and adds the weights of an encoder, or the ID of a decoder's weights, to `hash`.
     pub(crate) fn load(self, dir: &Path, team: Arc<Team>, hash: &mut Sha256) -> Result<Encoder, ModelError> {
         match self {
             Self::Encoder(config) => {

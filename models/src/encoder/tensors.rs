@@ -21,12 +21,12 @@ impl<'a> EncoderTensors<'a> {
         Ok(EncoderTensors { file, tensors, family })
     }
 
-    /// Error of a model that needs `what`.
+    /// Error for a model that needs the unsupported feature `what`.
     pub(crate) fn unsupported(&self, what: &str) -> ModelError {
         self.file.unsupported(what)
     }
 
-    /// Reads a tensor of this shape, with or without the family's name before its own.
+    /// Reads a tensor of this shape. The family's prefix may precede its name in the file.
     pub(crate) fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
         let fail = |reason: String| self.file.corrupt(format!("tensor {name}: {reason}"));
         let tensor = self.find(name).map_err(|error| fail(error.to_string()))?;
@@ -36,7 +36,7 @@ impl<'a> EncoderTensors<'a> {
         decode(tensor.dtype(), tensor.data()).ok_or_else(|| fail(format!("unsupported type {:?}", tensor.dtype())))
     }
 
-    /// Reads the bias of the linear map `name`, which is zero if a family whose maps may have none lacks it.
+    /// Reads the bias of the linear map `name`. Returns zeros if the bias is missing and the family allows that.
     pub(super) fn bias(&self, name: &str, out: usize) -> Result<Vec<f32>, ModelError> {
         let name = format!("{name}.bias");
         if self.family.may_lack_biases() && self.find(&name).is_err() {
@@ -45,9 +45,9 @@ impl<'a> EncoderTensors<'a> {
         self.floats(&name, &[out])
     }
 
-    /// Finds a tensor, with or without the family's name before its own.
+    /// Finds a tensor, by its name alone or with the family's prefix.
     fn find(&self, name: &str) -> Result<TensorView<'_>, SafeTensorError> {
-        // Checkpoints saved with a task head store the encoder under its name.
+        // Checkpoints saved with a task head store the encoder under a prefix.
         let prefixed = || self.tensors.tensor(&format!("{}.{name}", self.family.prefix()));
         self.tensors.tensor(name).or_else(|_| prefixed())
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::json_file::parse_present;
 use crate::ModelError;
 
-/// Two special pieces mark the ends of a text, and at least one piece must fit between them.
+/// Minimum length limit: two special pieces mark the ends of a text, and at least one piece must fit between them.
 pub(super) const FEWEST_PIECES: usize = 3;
 
 /// Name of the file in which sentence-transformers stores the length limit.
@@ -16,7 +16,7 @@ pub(super) const LENGTH: &str = "sentence_bert_config.json";
 /// Name of the tokenizer's settings, which hold the length limit since sentence-transformers 6.
 const TOKENIZER: &str = "tokenizer_config.json";
 
-/// Preparation of texts that a directory asks for.
+/// Preparation of texts, as stated in a model's directory.
 pub(super) struct TextLength {
     /// Maximum number of pieces.
     pub(super) max_pieces: usize,
@@ -37,8 +37,8 @@ struct TokenizerFile {
 }
 
 impl TextLength {
-    /// Reads the files of a directory whose positions allow `most` pieces. Texts have at most `default_pieces` pieces where no
-    /// file states a limit.
+    /// Reads the files of a directory whose positions allow `most` pieces. Texts have at most `default_pieces` pieces
+    /// where no file states a limit.
     pub(super) fn read(dir: &Path, most: usize, default_pieces: usize) -> Result<Self, ModelError> {
         let length: Option<LengthFile> = parse_present(&dir.join(LENGTH))?;
         let stated = max_pieces(dir, length.as_ref(), most, default_pieces)?;
@@ -62,7 +62,7 @@ fn max_pieces(
     let tokenizer: Option<TokenizerFile> = parse_present(&dir.join(TOKENIZER))?;
     let stated = tokenizer.as_ref().and_then(|tokenizer| tokenizer.model_max_length);
     Ok(match stated {
-        // Saturates, as tokenizers without a limit state 10³⁰.
+        // The cast saturates: tokenizers without a limit state 10³⁰.
         Some(pieces) => pieces as usize,
         None if length.is_some() || tokenizer.is_some() => most,
         None => default_pieces,

@@ -43,7 +43,7 @@ impl CpuPasses {
         let config = weights.config().clone();
         config.check()?;
         let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
-        // The initial values of an adapter are not in the checkpoint, so that its matrices are packed here first.
+        // The initial values of an adapter are not in the checkpoint, so its matrices are packed here.
         network.repack(&team, &table.values);
         // The smallest tables are part of the loaded learner, so that passes over short sequences allocate none.
         let mut ropes = Ropes::new(&config);

@@ -1,7 +1,7 @@
 //! Frozen experts of a layer, forward and backward.
 //!
-//! They are not trained, but the gradient passes through the chosen experts and through the probabilities of the router,
-//! as in `transformers`. The backward pass computes each expert again from the block's input.
+//! The experts are not trained, but the gradient passes through the chosen experts and through the probabilities of the
+//! router, as in `transformers`. The backward pass computes each expert again from the block's input.
 
 use super::gate::GatedActivation;
 use crate::architecture::{Activation, Experts};
@@ -39,7 +39,7 @@ pub(super) struct ExpertBuffers<'a> {
     pub(super) team: &'a Team,
     pub(super) activation: Activation,
     pub(super) routes: &'a mut ExpertRoutes,
-    /// Inputs of an expert, then its outputs or their gradients.
+    /// Inputs of an expert, then its outputs or, in the backward pass, gradients.
     pub(super) rows: &'a mut [f32],
     pub(super) gate: &'a mut [f32],
     pub(super) up: &'a mut [f32],
@@ -156,7 +156,7 @@ impl FrozenExperts {
         self.backward_shared(buffers, gradients, input, dout, dinput);
     }
 
-    /// Adds the gradient by way of the shared expert.
+    /// Adds the gradient of `input` that flows through the shared expert to `dinput`.
     fn backward_shared(
         &self,
         buffers: &mut ExpertBuffers<'_>,
@@ -196,7 +196,7 @@ impl FrozenExperts {
     /// Computes the gradients of a token's logits, given those of the factors of its experts.
     fn backward_router(&self, routes: &ExpertRoutes, token: usize, dprobabilities: &[f32], dlogits: &mut [f32]) {
         let mean: f32 = routes.of_token(token).map(|(row, probability)| probability * dprobabilities[row]).sum();
-        // With factors that sum to 1, the logits of other experts change nothing.
+        // If the factors sum to 1, the logits of other experts have no effect on the output.
         let others = if self.normalized { 0.0 } else { -mean };
         let probabilities = routes.probabilities_of(token);
         dlogits.iter_mut().zip(probabilities).for_each(|(dlogit, probability)| *dlogit = others * probability);
@@ -235,7 +235,7 @@ impl FrozenBlock {
         self.down.inn()
     }
 
-    /// Computes the activated gate of `count` rows.
+    /// Computes the activated gate times the up projection for `count` rows.
     fn forward(&self, buffers: &mut ExpertBuffers<'_>, count: usize) {
         let ExpertBuffers { team, rows, gate, up, activated, activation, .. } = buffers;
         let width = self.width();

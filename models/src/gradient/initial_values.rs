@@ -21,8 +21,8 @@ impl InitialPairs {
         Self { random: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Adds a pair initialized like PEFT's and returns the ranges of A and B: A uniform in ±1/√in (Kaiming with a =
-    /// √5), B zero.
+    /// Adds a pair with PEFT's initial values and returns the ranges of A and B. A is uniform in ±1/√in (Kaiming with a
+    /// = √5), and B is zero.
     pub(super) fn pair(
         &mut self,
         table: &mut Table,
@@ -48,8 +48,8 @@ pub(crate) type Pair = [Range<usize>; 2];
 /// Pairs of a layer, by module. `None` where a module has no adapter.
 pub(crate) type Pairs = [Option<Pair>; Module::COUNT];
 
-/// Creates a new adapter without its decoder: its parameters in a learner's order, and the ranges of each layer's
-/// pairs by module.
+/// Creates a new adapter without loading its decoder. Returns its parameters in a learner's order, and the ranges of
+/// each layer's pairs by module.
 ///
 /// # Errors
 /// [`ModelError::Input`] for an adapter that does not fit the decoder.

@@ -23,7 +23,7 @@ pub(super) struct TrainableLayer {
     pub(super) experts: Option<Box<FrozenExperts>>,
     /// Biases of queries, keys and values (Qwen2). `None` if there are none.
     pub(super) biases: Option<[Vector; 3]>,
-    /// Norms of queries and of keys, of the width of a head or of all heads. `None` if there are none.
+    /// Norms of queries and of keys, as wide as one head or as all heads. `None` if there are none.
     pub(super) qk_norms: Option<[Vector; 2]>,
     pub(super) ffn_norms: TrainableNorms,
     /// Rotation of queries and keys.
@@ -171,7 +171,7 @@ impl TrainableLayer {
         add(stream, branch);
     }
 
-    /// Computes the part of the backward pass that the experts have.
+    /// Computes the backward pass of the experts and of the norm before them.
     fn backward_experts(
         &self,
         pass: &LayerPass<'_>,
@@ -315,8 +315,8 @@ struct BlockOutput<'a> {
 }
 
 impl BlockOutput<'_> {
-    /// Adds the output for the input `x` to the residual stream. `out` receives the input of the norm, `small` that of
-    /// the adapter's second matrix.
+    /// Adds the output for the input `x` to the residual stream. `out` receives the input of the norm, if there is one,
+    /// and `small` the input of the adapter's second matrix.
     fn forward(
         &self,
         pass: &LayerPass<'_>,

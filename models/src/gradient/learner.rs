@@ -1,4 +1,4 @@
-//! Trainable decoder: parameter values, gradients, and the passes between them.
+//! Trainable decoder: parameter values, their gradients, and the passes that compute them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::kernel::Team;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
-/// A trainable decoder. Values and gradients are one flat `f32` vector each, in host memory. Passes run on the CPU, or on
-/// a GPU (`load_on_gpu`, with the feature `cuda`).
+/// A trainable decoder. Values and gradients are one flat `f32` vector each, in host memory. Passes run on the CPU, or
+/// on a GPU (`load_on_gpu`, with the feature `cuda`).
 ///
 /// On a given CPU type, results are bit-for-bit independent of the number of threads and of whether layers keep or
 /// recompute their activations. Memory of activations and their gradients is reused by the next pass; memory of logits

@@ -17,7 +17,7 @@ impl Likeliest {
         if count < order.len() {
             order.select_nth_unstable_by(count, ahead);
         }
-        // Copied into a new list, because the other one is as long as the vocabulary.
+        // Copied into a new list, because `order` is as long as the vocabulary.
         let mut ids = order[..count].to_vec();
         ids.sort_unstable_by(ahead);
         let probabilities = logs(&ids, logits).into_iter().map(|log| log.exp() as f32).collect();
@@ -45,7 +45,7 @@ impl Likeliest {
         let pairs = || self.probabilities.iter().map(|&p| f64::from(p)).zip(&own);
         let term = |(p, log): (f64, &f64)| if p > 0.0 { p * (p.ln() - log) } else { 0.0 };
         let nats: f64 = pairs().map(term).sum();
-        // Rounding may leave it slightly below zero.
+        // Rounding may leave the sum slightly below zero.
         (nats.max(0.0), pairs().map(|(p, log)| (log.exp() - p) as f32).collect())
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn logits() -> impl Strategy<Value = Vec<f32>> {
-        // Few values, so that there are equals.
+        // Few distinct values, so that ties occur.
         prop::collection::vec((-8i8..8).prop_map(|value| f32::from(value) / 2.0), 1..60)
     }
 
@@ -73,7 +73,7 @@ mod tests {
         #[test]
         fn they_are_the_first_of_a_full_sort(logits in logits(), count in 1usize..70) {
             let mut sorted: Vec<u32> = (0..logits.len() as u32).collect();
-            // Stable: equals stay in the order of their ids.
+            // A stable sort keeps ties in the order of their IDs.
             sorted.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
             sorted.truncate(count);
             let found = Likeliest::of(&logits, count);

@@ -31,8 +31,8 @@ impl<'a> Loader<'a> {
     /// Creates a loader.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for an adapter that does not fit the decoder, see `Lora::check`, and for an
-    /// arithmetic that would round trained weights.
+    /// [`ModelError::Input`] for an adapter that does not fit the decoder (see `Lora::check`), for a family that cannot
+    /// be trained with all weights, for an arithmetic that would round trained weights, and for `Int16`.
     pub(super) fn new(weights: &'a Weights, tune: &'a Tune, arithmetic: Arithmetic) -> Result<Self, ModelError> {
         let family = weights.config().architecture.family();
         if *tune == Tune::Full && weights.config().architecture.experts.is_some() {

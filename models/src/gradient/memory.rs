@@ -51,7 +51,7 @@ impl CpuPasses {
         let TapeSize { ranks, tokens, targets, whole, exact, .. } = size;
         let Self { config, tape, scratch, limit, .. } = self;
         let size = TapeSize { config, ranks, tokens, targets, whole, exact };
-        // Buffers left by learning are of no use for scoring.
+        // Buffers of earlier passes are freed if they might exceed the limit together with those of this pass.
         let left = tape.held() + scratch.held();
         if limit.is_some_and(|limit| need + left > limit) {
             (*tape, *scratch) = (Tape::default(), PassScratch::default());
@@ -74,7 +74,7 @@ impl CpuPasses {
         TapeSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }
 
-    /// Size of a scoring pass, whose layers all use the activations in the same slot.
+    /// Size of a scoring pass, in which all layers share one slot for their activations.
     fn scoring_size(&self, tokens: usize, targets: usize) -> TapeSize<'_> {
         TapeSize { whole: 0, ..self.size(tokens, targets) }
     }
@@ -101,7 +101,7 @@ impl CpuPasses {
         self.bytes_between_passes() + buffers + size_of::<f32>() * self.vocabulary_room(size)
     }
 
-    /// Number of bytes between passes.
+    /// Number of bytes of the weights, values and gradients, which stay between passes.
     fn bytes_between_passes(&self) -> usize {
         self.network.bytes() + 2 * size_of::<f32>() * self.values
     }

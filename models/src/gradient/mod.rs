@@ -1,10 +1,10 @@
 //! Training: forward passes that keep their activations, and backward passes.
 //!
-//! Frozen weights get no gradient. They stay in the checkpoint's format where the matrix multiplication supports
-//! it, together with their transposes in `f32`; those of the layers may use `bf16` instead, including their
-//! transposes ([`Arithmetic`](crate::Arithmetic)). Trained parameters ([`Tune`]) are a LoRA adapter or all weights,
-//! in `f32`. Sequences are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary
-//! part of the loss runs in chunks over the targets alone ([`Objective`]). The most probable tokens of one model
+//! Frozen weights get no gradient. They stay in the checkpoint's format where the matrix multiplication supports it,
+//! together with their transposes in `f32`. The frozen weights of the layers and their transposes may use `bf16`
+//! instead ([`Arithmetic`](crate::Arithmetic)). Trained parameters ([`Tune`]) are a LoRA adapter or all weights, in
+//! `f32`. Sequences are packed without padding, a shared prefix is computed once ([`Pack`]), and the vocabulary part of
+//! the loss runs in chunks over the targets alone ([`Objective`]). The most probable tokens of one model
 //! ([`Likeliest`]) can serve as a distillation target for another ([`DistillationTerm`]).
 //!
 //! The passes in this module run on the CPU. The GPU learner ([`cuda::learner`](crate::cuda::learner)) implements

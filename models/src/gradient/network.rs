@@ -13,7 +13,7 @@ use crate::kernel::{Packed, Team, add, axpy, scale};
 /// Trainable weights of a decoder.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// Embedding matrix. `None` if it is the vocabulary projection.
+    /// Embedding matrix. `None` if the vocabulary projection serves as one.
     pub(super) embedding: Option<EmbeddingMatrix>,
     pub(super) layers: Vec<TrainableLayer>,
     pub(super) norm: Vector,
@@ -84,14 +84,14 @@ impl Network {
         scratch: &mut PassScratch,
     ) -> Vec<Vec<f32>> {
         self.forward(pass, pack, kept, scratch);
-        // The states are those before the factor of the logits.
+        // `finish` has applied the scale of the logits, which is not part of the states.
         let factor = pass.config.architecture.logit_scale;
         let state = |row: &[f32]| row.iter().map(|value| value / factor).collect();
         scratch.hidden.chunks_exact(pass.config.hidden).map(state).collect()
     }
 
-    /// Runs the forward pass, leaves the hidden states that predict a target in `scratch`, and returns the targets'
-    /// tokens.
+    /// Runs the forward pass, leaves the hidden states that predict a target in `scratch.hidden`, and returns the
+    /// targets' tokens.
     fn forward(
         &self,
         pass: &LayerPass<'_>,
@@ -163,7 +163,8 @@ impl Network {
         }
     }
 
-    /// Applies the final norm to the rows that predict a target, and returns the targets' tokens.
+    /// Applies the final norm and the scale of the logits to the rows that predict a target, and returns the targets'
+    /// tokens.
     fn finish(&self, pass: &LayerPass<'_>, pack: &Pack, scratch: &mut PassScratch) -> Vec<u32> {
         let hidden = pass.config.hidden;
         for (target, last) in pack.targets().iter().zip(scratch.last.chunks_exact_mut(hidden)) {
@@ -176,7 +177,7 @@ impl Network {
         pack.targets().iter().map(|target| target.token).collect()
     }
 
-    /// Computes the loss and its gradient with respect to the residual stream, which replaces the stream.
+    /// Computes the loss and its gradient with respect to the residual stream. The gradient replaces the stream.
     fn backward_loss(
         &self,
         pass: &LayerPass<'_>,

@@ -30,8 +30,8 @@ pub struct DistillationTerm<'a> {
     pub weight: f32,
 }
 
-/// A loss that is a sum over targets. Called once per target, in the order of the pack, while the target's logits
-/// are in memory.
+/// A loss that is a sum over targets. `slope` is called once per target, in the order of the pack, while the target's
+/// logits are in memory.
 pub trait Objective {
     /// Derivative of the loss at target `target`, which has score `score`. Implementations keep their own sums for
     /// reports.

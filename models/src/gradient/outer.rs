@@ -1,4 +1,4 @@
-//! Sums of outer products: the gradient of a matrix from those of its outputs and its inputs.
+//! Sums of outer products: the gradient of a matrix, computed from its inputs and the gradients of its outputs.
 //!
 //! A unit of work is a block of the matrix. Each block is summed over all rows on its own and then added, so the
 //! result depends on the shapes alone, not on the number of threads.

@@ -50,7 +50,7 @@ impl Pack {
     /// Adds a segment, after the end of `parent` if given, and returns its index.
     ///
     /// # Panics
-    /// If `parent` is not the index of an earlier segment, or either of the two has no token.
+    /// If `parent` is not the index of an earlier segment, or `tokens` is empty.
     pub fn push(&mut self, tokens: &[u32], parent: Option<usize>) -> usize {
         assert!(!tokens.is_empty(), "a segment without tokens");
         let start = parent.map_or(0, |parent| {

@@ -152,7 +152,7 @@ fn config(lora: &Lora, base: &str) -> Value {
     })
 }
 
-/// Converts values to the bytes of a precision. The error is the first value that is not finite in it.
+/// Converts values to the bytes of a precision. The error is the first value that is not finite in that precision.
 fn round(values: &[f32], precision: Precision) -> Result<(Dtype, Cow<'_, [u8]>), f32> {
     fn narrow<const N: usize>(values: &[f32], one: impl Fn(f32) -> [u8; N]) -> Cow<'_, [u8]> {
         Cow::Owned(values.iter().flat_map(|&value| one(value)).collect())

@@ -161,7 +161,7 @@ impl Projection {
     /// [`backward`](Self::backward).
     pub(super) fn forward(&self, rows: ActivationRows<'_>, x: &[f32], small: &mut [f32], into: Output<'_>) {
         let ActivationRows { team, count, adapted } = rows;
-        // A recomputing layer asks for `A x` alone where the outputs are still known.
+        // `Nowhere` computes nothing. A layer that needs `A x` alone calls `shrink`.
         let Some(y) = into.product(team, &self.weight, Direction::Forward, x, count) else { return };
         self.shrink(rows, x, small);
         if let (TrainedPart::Adapter(delta), true) = (&self.trained, adapted) {

@@ -41,7 +41,8 @@ pub(super) struct LayerActivations {
     /// Output of attention, and the log-sum-exp of its scores.
     pub(super) attended: Vec<f32>,
     pub(super) lse: Vec<f32>,
-    /// Outputs of attention's projection and of the feed-forward block before their norms, if the model has these norms.
+    /// Outputs of attention's projection and of the feed-forward block before their norms, if the model has these
+    /// norms.
     pub(super) attention_out: Vec<f32>,
     pub(super) ffn_out: Vec<f32>,
     /// Residual stream between attention and the feed-forward block.
@@ -57,7 +58,7 @@ pub(super) struct LayerActivations {
 /// Working memory that every layer reuses.
 #[derive(Debug, Default)]
 pub(super) struct PassScratch {
-    /// Normalized stream, or its gradient.
+    /// Normalized stream, and its gradient.
     pub(super) normed: Vec<f32>,
     pub(super) dnormed: Vec<f32>,
     /// Output of the gated activation, and its gradient.
@@ -67,8 +68,8 @@ pub(super) struct PassScratch {
     pub(super) dq: Vec<f32>,
     pub(super) dk: Vec<f32>,
     pub(super) dv: Vec<f32>,
-    /// Output of a block before its factor, or the gradient of that, if the model has experts, factors or norms after
-    /// blocks.
+    /// Output of a block before its factor, or the gradient of this output. Empty unless the model has experts,
+    /// residual factors or norms after blocks.
     pub(super) branch: Vec<f32>,
     /// Choice of experts, and the rows of one expert with their gate and up projections, if the model has experts.
     pub(super) routes: ExpertRoutes,

@@ -63,8 +63,8 @@ impl Lora {
     /// Checks that the adapter fits a decoder with this configuration.
     ///
     /// # Errors
-    /// [`ModelError::Input`] for a rank of 0 or above a module's smaller side, for missing or duplicate modules,
-    /// and for a scale that is not a positive number.
+    /// [`ModelError::Input`] for a rank of 0 or above a module's smaller side, for missing or duplicate modules, for
+    /// feed-forward modules of a model with experts, and for an `alpha` that is not a finite positive number.
     pub(crate) fn check(&self, config: &DecoderConfig) -> Result<(), ModelError> {
         let refused = |reason: String| Err(ModelError::Input(reason));
         if self.rank == 0 {

@@ -1,12 +1,13 @@
-//! Objects of a schema that list their properties get no others.
+//! Closing of schemas: objects that list their properties allow no others.
 //!
-//! By JSON schema an object may have any further property unless `additionalProperties` forbids them. A model that may
-//! go on adding properties often does not end, and no client reads what its schema does not name. What is written stays
-//! valid by the schema as the client sent it.
+//! In JSON schema, an object may have any further property unless `additionalProperties` forbids them. A model that may
+//! keep adding properties often does not end its output, and clients do not read properties that their schema does not
+//! name. The output still satisfies the schema that the client sent.
 
 use serde_json::{Map, Value};
 
-/// Keywords that let several schemas describe one object, which must not close it against each other.
+/// Keywords that leave a whole schema open. Most of them let several schemas describe one object, and closing one would
+/// forbid the properties of the others. `minProperties` may require properties that are not listed.
 const COMBINING: [&str; 9] = [
     "allOf",
     "dependencies",
@@ -19,13 +20,13 @@ const COMBINING: [&str; 9] = [
     "unevaluatedProperties",
 ];
 
-/// Keywords whose schemas describe the same object as `properties` beside them.
+/// Keywords whose schemas describe the same object as `properties` next to them.
 const BESIDE: [&str; 3] = ["$ref", "anyOf", "oneOf"];
 
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 
-/// Closes the objects of a schema, unless it combines schemas of one object.
+/// Closes the objects of a schema, unless several of its schemas may describe one object.
 pub(super) fn close_objects(schema: &mut Value) {
     if !combines(schema) {
         close(schema);

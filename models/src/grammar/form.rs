@@ -20,8 +20,8 @@ pub enum OutputForm {
 /// Maximum size of an expression, a grammar, or all choices together, in bytes.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Notations of Lark grammars that are refused: settings that can disable the library's checks, schemas with settings of
-/// their own, and tokens by their IDs.
+/// Notations of Lark grammars that are refused: settings that can disable the library's checks, JSON schemas, which may
+/// contain such settings, references to other grammars, and tokens by their IDs.
 const REFUSED: [&str; 4] = ["%llguidance", "%json", "@", "<["];
 
 impl From<Json> for OutputForm {

@@ -29,7 +29,7 @@ impl Json {
     /// verbatim. Objects are closed ([`close_objects`]).
     ///
     /// # Errors
-    /// [`GrammarError::Schema`] when the schema is not an object, too large or too deep.
+    /// [`GrammarError::Schema`] when the schema is not an object, too large or too deep, or contains `x-guidance`.
     pub(super) fn schema(&self) -> Result<Value, GrammarError> {
         let mut fields = match self {
             Json::Object => Map::from_iter([("type".to_owned(), json!("object"))]),
@@ -49,7 +49,7 @@ impl Json {
         if bytes > MAX_BYTES {
             return refuse(&format!("the schema has {bytes} bytes: at most {MAX_BYTES} are allowed"));
         }
-        // Afterwards, since neither the bounded depth nor the size that a client may send shall depend on it.
+        // Closing comes last, so that the added keywords do not count toward the limits of depth and size.
         close_objects(&mut schema);
         Ok(schema)
     }
@@ -59,7 +59,7 @@ fn refuse<T>(reason: &str) -> Result<T, GrammarError> {
     Err(GrammarError::Schema(reason.to_owned()))
 }
 
-/// Levels that remain of `left` below a value. `None` if the value needs more.
+/// Number of nesting levels that a value leaves of `left`. `None` if it needs more.
 fn depth(value: &Value, left: usize) -> Option<usize> {
     let below = |value: &Value| depth(value, left.checked_sub(1)?);
     match value {

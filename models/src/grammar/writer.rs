@@ -8,7 +8,7 @@ use llguidance::{Matcher, TokenParser};
 use super::{GrammarError, first_line};
 use crate::sampler::TokenMask;
 
-/// Number of tokens written to try a grammar.
+/// Maximum number of tokens written to try a grammar.
 const TRIED: usize = 12;
 
 /// A compiled grammar. Starting an output is cheap.
@@ -31,7 +31,7 @@ impl Grammar {
         // Computing the first mask reveals schemas that are unsatisfiable or exceed the work limits.
         let mask = matcher.compute_mask().map_err(|error| GrammarError::Schema(first_line(&error)))?;
         if mask.num_set() == 0 {
-            return Err(GrammarError::Schema("no text fulfils the schema".into()));
+            return Err(GrammarError::Schema("no text fulfills the schema".into()));
         }
         try_beginning(GrammarWriter(matcher.deep_clone()), is_blank)?;
         Ok(Grammar(Mutex::new(matcher)))
@@ -45,8 +45,9 @@ impl Grammar {
     }
 }
 
-/// Writes the beginning of an output. A schema whose masks exceed the work limit seldom does so in the first one, which
-/// allows only an opening bracket or quote, and an error after the first token is too late for a clear refusal.
+/// Writes the beginning of an output to detect masks that exceed the work limit. The first mask seldom does, because it
+/// allows only an opening bracket or quote. An error while a client's output is written would be too late for a clear
+/// refusal.
 fn try_beginning(mut writer: GrammarWriter, is_blank: impl Fn(u32) -> bool) -> Result<(), GrammarError> {
     let of_schema = |error: GrammarError| match error {
         GrammarError::Text(reason) => GrammarError::Schema(reason),

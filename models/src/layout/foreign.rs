@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Layout that is not served as it is.
+/// Layout that must be converted before it is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignLayout {
     /// Name of the layout.
     pub name: String,
-    /// Command that converts it, or another way out.
+    /// Command that converts the layout, or another remedy.
     pub remedy: String,
     /// If `true`, these are the weights of an adapter.
     pub adapter: bool,
@@ -20,7 +20,7 @@ impl ForeignLayout {
     }
 }
 
-/// Recognizes a file that is not served.
+/// Recognizes the layout of a file that must be converted. `None` for other files.
 pub(super) fn of_file(path: &Path) -> Option<ForeignLayout> {
     let ends = |end: &str| path.extension().is_some_and(|extension| extension == end);
     let dir = path.parent().unwrap_or(Path::new(""));
@@ -28,7 +28,8 @@ pub(super) fn of_file(path: &Path) -> Option<ForeignLayout> {
         .then(|| of_folder(dir, &super::names(dir)).unwrap_or_else(|| pickled(dir, "a pickled PyTorch file")))
 }
 
-/// Recognizes the layout of a directory with entries of these names that is not served.
+/// Recognizes the layout of a directory that must be converted, by the names of its entries. `None` for other
+/// directories.
 pub(super) fn of_folder(dir: &Path, names: &BTreeSet<String>) -> Option<ForeignLayout> {
     let has = |name: &str| names.contains(name);
     let any = |fits: fn(&str) -> bool| names.iter().any(|name| fits(name));

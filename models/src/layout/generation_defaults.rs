@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Sampling parameters that a checkpoint recommends. `None` where its file says nothing.
+/// Sampling parameters that a checkpoint recommends. Fields that its file omits are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 pub struct GenerationDefaults {
     /// If `false`, generation is greedy.
@@ -22,8 +22,8 @@ pub struct GenerationDefaults {
 }
 
 impl GenerationDefaults {
-    /// Reads the file in `dir`. Returns no parameters if there is none, or if it cannot be read as JSON: nothing but these
-    /// recommendations depends on it.
+    /// Reads the file in `dir`. Returns no parameters if the file is missing or not valid JSON, because the parameters
+    /// are only recommendations.
     pub fn read(dir: &Path) -> GenerationDefaults {
         let json = std::fs::read(dir.join("generation_config.json")).ok();
         json.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()

@@ -22,18 +22,18 @@ pub use generation_defaults::GenerationDefaults;
 pub enum ModelLayout {
     /// GGUF file.
     Gguf(PathBuf),
-    /// Directory, or a file in it, with `config.json` and safetensors.
+    /// Directory with `config.json` and safetensors. Also recognized by a `.safetensors` file in it.
     HuggingFace(PathBuf),
     /// PEFT adapter: `adapter_config.json` and safetensors.
     Adapter(PathBuf),
     /// Layout that must be converted first.
     Foreign(ForeignLayout),
-    /// Neither of these.
+    /// None of these.
     Unknown,
 }
 
 impl ModelLayout {
-    /// Recognizes the layout of what is at `path`.
+    /// Recognizes the layout of the file or directory at `path`.
     pub fn of(path: &Path) -> ModelLayout {
         let ends = |end: &str| path.extension().is_some_and(|extension| extension == end);
         if path.is_file() {
@@ -61,7 +61,7 @@ impl ModelLayout {
         foreign::of_folder(path, &names).map_or(ModelLayout::Unknown, ModelLayout::Foreign)
     }
 
-    /// Returns `true` if there are weights of a whole model, in a form that is served or in one to convert.
+    /// Returns `true` if the layout holds the weights of a whole model, even if they must be converted first.
     pub fn holds_model(&self) -> bool {
         match self {
             ModelLayout::Gguf(_) | ModelLayout::HuggingFace(_) => true,

@@ -1,4 +1,4 @@
-//! Quantized Hugging Face checkpoints, which no kernel computes.
+//! Quantized Hugging Face checkpoints, which no kernel supports.
 
 use std::path::Path;
 

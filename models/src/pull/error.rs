@@ -53,7 +53,7 @@ pub enum PullError {
         reason: String,
     },
     /// All sources failed.
-    #[error("{name} could not be had from any source: {}", list(.attempts))]
+    #[error("{name} could not be downloaded from any source: {}", list(.attempts))]
     Sources {
         /// Requested name.
         name: String,

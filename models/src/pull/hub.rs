@@ -63,8 +63,9 @@ pub(super) fn pull_unpinned(
     fetch_unknown(&RepoId { repo: repo.to_owned(), file: None }, revision, store, options, progress)
 }
 
-/// Fetches files whose hashes are not known beforehand. Large files are checked against the SHA-256 that the hub reports.
-/// The first pull pins the commit: later ones take files of the same, and refuse others under the same names.
+/// Fetches files whose hashes are not known beforehand. Large files are checked against the SHA-256 that the hub
+/// reports. The first pull of a whole repository pins its commit. Later pulls take files of this commit, and refuse a
+/// file whose content differs from the recorded one.
 fn fetch_unknown(
     id: &RepoId,
     revision: &str,

@@ -159,7 +159,8 @@ fn fetch(entry: &CatalogEntry, store: &Store, options: &PullOptions, progress: &
     }
 }
 
-/// Commit of the hub that the folder `path` of a pull was pinned to on first use. `None` if the catalog has its hashes.
+/// Commit of the hub that the folder `path` of a pull was pinned to on first use. `None` if no commit was pinned, for
+/// example because the catalog has the hashes.
 pub fn pinned_commit(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     Store::new(path.parent()?, name).commit()
@@ -168,7 +169,8 @@ pub fn pinned_commit(path: &Path) -> Option<String> {
 /// Reads every cached file of a catalog entry and checks its SHA-256. Removes a file that does not match.
 ///
 /// # Errors
-/// [`PullError::Checksum`] or [`PullError::Changed`] for the first file that is wrong or missing.
+/// [`PullError::Unknown`] if the catalog has no such entry, and [`PullError::Checksum`] or [`PullError::Changed`] for
+/// the first file that is wrong or missing.
 pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progress) -> Result<(), PullError> {
     let Some(entry) = catalog.get(name) else {
         return Err(PullError::Unknown { spec: name.to_owned(), known: String::new() });

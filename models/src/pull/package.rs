@@ -100,8 +100,8 @@ fn download_wheel(
     Err(failed(format!("pip failed ({status}): {reason}")))
 }
 
-/// Terminates the child process when this process ends for any reason. An orphaned download would continue and
-/// block the next one.
+/// Terminates the child process when the thread that spawned it ends, and thus when this process ends for any reason.
+/// An orphaned download would continue and block the next one.
 #[cfg(target_os = "linux")]
 fn kill_with_parent(command: &mut Command) {
     use std::os::unix::process::CommandExt;

@@ -78,7 +78,7 @@ impl Store {
         Ok(file)
     }
 
-    /// Returns `true` if exactly these files were verified and have not been written since.
+    /// Returns `true` if all of these files were verified and no verified file has changed since.
     pub(super) fn holds(&self, files: &[catalog::File]) -> bool {
         let Some(records) = self.records() else { return false };
         let known = |file: &catalog::File| {
@@ -91,7 +91,7 @@ impl Store {
     pub(super) fn commit(&self) -> Option<String> {
         let text = fs::read_to_string(self.path(COMMIT)).ok()?;
         let commit = text.trim();
-        // Becomes part of URLs and paths.
+        // The commit becomes part of URLs and paths.
         (!commit.is_empty() && commit.chars().all(|c| c.is_ascii_hexdigit())).then(|| commit.to_owned())
     }
 
@@ -107,11 +107,13 @@ impl Store {
         self.records().unwrap_or_default().into_iter().map(file).collect()
     }
 
-    /// Checks that a file has the content that it was recorded with, if it was.
+    /// Checks that the hash of a file equals the recorded one, and removes the file if not. Accepts files without a record.
     pub(super) fn check_recorded(&self, file: &catalog::File, origin: &str) -> Result<(), PullError> {
         let records = self.records().unwrap_or_default();
         match records.into_iter().find(|record| record.path == file.path && record.sha256 != file.sha256) {
             Some(record) => {
+                // The file has taken the place of the recorded one.
+                let _ = fs::remove_file(self.path(&file.path));
                 let expected = catalog::File { sha256: record.sha256, ..file.clone() };
                 Err(wrong(&expected, origin, file.sha256.clone()))
             }
@@ -119,7 +121,7 @@ impl Store {
         }
     }
 
-    /// Returns `true` if every file that was once verified is still unchanged.
+    /// Returns `true` if at least one file was verified and every verified file is unchanged.
     pub(super) fn is_complete(&self) -> bool {
         self.records().is_some_and(|records| !records.is_empty() && self.unchanged(&records))
     }

@@ -25,7 +25,7 @@ pub(super) struct ScoreHead {
 /// Vector of a pair that a head reads.
 #[derive(Debug, Clone, Copy)]
 enum HeadPooling {
-    /// That of the first piece.
+    /// The vector of the first piece.
     First,
     /// The mean over all pieces.
     Mean,
@@ -39,7 +39,7 @@ enum HeadActivation {
     Gelu,
 }
 
-/// Layer normalization without a bias.
+/// Layer normalization. The checkpoint has no bias, so that `bias` is zero.
 #[derive(Debug)]
 struct HeadNorm {
     weight: Vec<f32>,

@@ -33,7 +33,7 @@ pub(super) fn check(dir: &Path) -> Result<(), ModelError> {
         ));
     }
     let (field, labels) = match (file.num_labels, file.id2label) {
-        // transformers derives the number from the names, where both are there.
+        // transformers derives the number from the names if both are given.
         (_, Some(labels)) => ("id2label", labels.len()),
         (Some(labels), None) => ("num_labels", labels),
         (None, None) => ("num_labels", DEFAULT_LABELS),

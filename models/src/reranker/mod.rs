@@ -36,9 +36,9 @@ impl Reranker {
     /// `tokenizer_config.json`: a sequence classifier of one label, as transformers saves it.
     ///
     /// # Errors
-    /// When a file is missing or damaged, when the model is of another family than BERT, RoBERTa, XLM-R, DistilBERT, MPNet
-    /// and ModernBERT or has another activation than exact GELU, or when it has another number of labels than one. Errors
-    /// name the file and its field or tensor.
+    /// When a file is missing or damaged, when the model is of another family than BERT, RoBERTa, XLM-R, DistilBERT,
+    /// MPNet and ModernBERT, has another activation than exact GELU, or does not have exactly one label. Errors name
+    /// the file and its field or tensor.
     pub fn open(dir: &Path, team: Arc<Team>) -> Result<Self, ModelError> {
         // Without a stated limit, a pair may fill the position table, as in sentence-transformers' `CrossEncoder`.
         let config = EncoderConfig::read(EncoderFamily::read(dir)?, dir, usize::MAX)?;
@@ -63,7 +63,7 @@ impl Reranker {
     /// [`EmbedderSummary`](crate::embedder::EmbedderSummary).
     ///
     /// # Errors
-    /// If the model has another number of labels than one, or the head of its family is not supported.
+    /// If the model does not have exactly one label, or the head of its family is not supported.
     pub fn check(dir: &Path, family: &str) -> Result<(), ModelError> {
         labels::check(dir)?;
         if head::FAMILIES.contains(&family) {
@@ -77,8 +77,8 @@ impl Reranker {
         &self.id
     }
 
-    /// Maximum number of word pieces per pair, special pieces included. Of a longer pair, the end of the document is not
-    /// read.
+    /// Maximum number of word pieces per pair, special pieces included. In a longer pair, the end of the document is
+    /// not read. A query that leaves the document less than half of the pieces is shortened, too.
     pub fn max_pieces(&self) -> usize {
         self.tokenizer.max_pieces()
     }
@@ -89,8 +89,8 @@ impl Reranker {
         self.tokenizer.count(text)
     }
 
-    /// Returns the logit of each document for `query`, in order: the higher, the more relevant. [`sigmoid`] maps it to a
-    /// relevance from 0 to 1.
+    /// Returns the logit of each document for `query`, in order: the higher, the more relevant. [`sigmoid`] maps it to
+    /// a relevance from 0 to 1.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] when a text cannot be split into word pieces.
@@ -98,7 +98,7 @@ impl Reranker {
         let query = self.tokenizer.query(query)?;
         let pairs = self.encoder.team().map(documents.len(), &|place| self.tokenizer.pair(&query, documents[place]));
         let mut pairs: Vec<_> = pairs.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().enumerate().collect();
-        // Passes of pairs alike in length keep every thread busy until the end of the attention.
+        // Pairs of similar length in one pass keep every thread busy until the end of the attention.
         pairs.sort_by_key(|(_, pair)| pair.len());
         let (places, pairs): (Vec<usize>, Vec<_>) = pairs.into_iter().unzip();
         let scores = self.encoder.run(EncoderArithmetic::Exact, &pairs, |rows| self.head.logit(rows))?;

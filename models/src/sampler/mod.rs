@@ -106,7 +106,7 @@ impl Sampler {
     ) -> Result<Sampled, SampleError> {
         let summary = LogitSummary::of(logits)?;
         let id = if self.params.adjusts() || mask.is_some() {
-            // Taken out of `self`, since choosing borrows the sampler mutably; its capacity returns with it.
+            // The buffer leaves `self` because choosing borrows the sampler mutably, and returns to be reused.
             let mut adjusted = std::mem::take(&mut self.adjusted);
             adjusted.clear();
             adjusted.extend_from_slice(logits);

@@ -24,8 +24,8 @@ impl Pick {
 }
 
 impl Sampler {
-    /// Instructions for the next token. `None` if sampling needs more than one row of logits: penalties, a bias, or
-    /// the most probable alternatives.
+    /// Instructions for the next token. `None` if the parameters ask for more than a choice from unchanged logits:
+    /// penalties, a bias, or the most probable alternatives.
     ///
     /// Until [`picked`](Self::picked) is called, repeated calls return the same instructions, and
     /// [`sample`](Self::sample) chooses the same token.
@@ -88,7 +88,7 @@ mod tests {
     fn picks_ahead_are_those_of_the_tokens_that_follow() {
         let mut alone = Sampler::new(SamplingParams { seed: 5, ..SamplingParams::default() });
         let mut helped = alone.clone();
-        // Of four tokens picked ahead, one to four are consumed, by the device and the host in turn.
+        // Each step picks four tokens ahead and consumes one to four of them, on the device or on the host.
         for step in 0..40 {
             let picks = [0, 1, 2, 3].map(|offset| helped.pick_ahead(offset).unwrap());
             for pick in &picks[..1 + step % 4] {

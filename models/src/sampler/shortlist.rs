@@ -1,9 +1,9 @@
 //! Sampling from a filtered distribution without sorting the vocabulary.
 //!
 //! When top-k, top-p or min-p truncate the distribution, only tokens near the top are gathered. If the tokens
-//! within a few nats of the best one do not reach k tokens or probability p, the window widens. The cutoff among
-//! them is found by selection in linear time. The result is exact for every setting, and tokens are always visited
-//! by ID, so a seed gives the same tokens whatever the order of selection.
+//! within a few nats of the best one do not reach k tokens or probability p, the window widens. The cutoff among the
+//! gathered tokens is found by selection in linear time. The result is exact for every setting, and tokens are always
+//! visited by ID, so a seed gives the same tokens whatever the order of selection.
 
 use std::cmp::Ordering;
 
@@ -98,8 +98,8 @@ impl Shortlist {
         logits.iter().position(|&logit| logit == max).unwrap_or_default() as u32
     }
 
-    /// Gathers every token that top-k and top-p can keep, and perhaps more. Returns the weight that top-p must keep
-    /// if it is a share of more than the candidates.
+    /// Gathers every token that top-k and top-p can keep, and perhaps more. Returns the weight that top-p must keep.
+    /// `None` if top-p keeps a share of the candidates, or everything.
     fn gather(&mut self, params: &SamplingParams, logits: &[f32], max: f32, scale: f32) -> Option<f64> {
         let floor = floor(params);
         // Top-p is a share of the tokens left by min-p and top-k. With top-k it can only shorten the k best, so k

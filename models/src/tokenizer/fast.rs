@@ -130,7 +130,7 @@ impl FastTokenizer {
     }
 }
 
-/// Returns `true` if a pipeline encodes the parts of `text` between any two words as it encodes the whole.
+/// Returns `true` if splitting `text` at any one of its word breaks leaves its IDs unchanged.
 fn splits_at_words(pipeline: &Pipeline, text: &str) -> bool {
     let Ok(whole) = encode(pipeline, text) else { return false };
     (0..text.len()).filter(|&at| is_word_break(text.as_bytes(), at)).all(|at| {

@@ -68,7 +68,7 @@ mod tests {
         {
             assert!(!fits(&merges, ""), "{merges}");
         }
-        // Shorter than the prefix that it would lose.
+        // `b` is shorter than the prefix to remove from it.
         assert!(!fits(&json!([["a", "b"]]), "##"));
         assert!(check_json(&json!({ "model": { "type": "WordPiece", "vocab": {} } })).is_ok());
     }

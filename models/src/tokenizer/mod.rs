@@ -74,8 +74,8 @@ impl Tokenizer {
     /// `tokenizer.model` of SentencePiece with BPE.
     ///
     /// # Errors
-    /// Same as [`from_file`](Self::from_file), and [`ModelError::Layout`] with the command that writes a `tokenizer.json` for
-    /// other tokenizers.
+    /// Same as [`from_file`](Self::from_file), and [`ModelError::Layout`] with the command that writes a
+    /// `tokenizer.json` for other tokenizers.
     pub fn from_folder(dir: &Path) -> Result<Self, ModelError> {
         let file = dir.join("tokenizer.json");
         let has = |name: &str| dir.join(name).is_file();

@@ -15,7 +15,7 @@ const MAX_BYTES: u64 = 1 << 26;
 #[derive(Debug, Default, PartialEq)]
 struct ModelFile {
     pieces: Vec<ScoredPiece>,
-    /// Number of the algorithm: 1 for Unigram, 2 for BPE. 0 if the file states none.
+    /// Number of the algorithm: 1 for Unigram, 2 for BPE. 0 if the file has no settings of the trainer.
     algorithm: u64,
     normalizer: Normalizer,
 }
@@ -41,8 +41,9 @@ impl Default for Normalizer {
 /// Reads the tokenizer in `dir`, with the added tokens of its `tokenizer_config.json`.
 ///
 /// # Errors
-/// [`ModelError::Layout`] with the command that writes `tokenizer.json` for algorithms other than BPE and for other files of
-/// this name, [`ModelError::Io`] for a file that cannot be read, and [`ModelError::Corrupt`] for defective settings.
+/// [`ModelError::Layout`] with the command that writes `tokenizer.json` for algorithms other than BPE, for normalizers
+/// that change texts and for other files of this name, [`ModelError::Io`] for a file that cannot be read, and
+/// [`ModelError::Corrupt`] for defective settings.
 pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     let path = dir.join("tokenizer.model");
     let size = std::fs::metadata(&path).map_err(ModelError::io("read", &path))?.len();
@@ -190,7 +191,7 @@ mod tests {
 
     use super::super::{Specials, Tokenizer};
 
-    /// Message with a piece of text "ab", score -2 and the given kind, as a field of the model.
+    /// Piece with the given text, score and kind, as a field of the model.
     fn piece(text: &str, score: f32, kind: u8) -> Vec<u8> {
         let mut message = vec![0x0a, text.len() as u8];
         message.extend(text.as_bytes());

@@ -1,7 +1,7 @@
 //! BPE tokenizers of SentencePiece, from a GGUF or from the pieces of a `tokenizer.model`.
 //!
-//! SentencePiece stores pieces with scores and no merges: the pair that forms the piece with the highest score is merged
-//! first. The order of merges follows from the scores, as in `generate_merges` of `transformers`.
+//! SentencePiece stores pieces with scores and no merges: the pair that forms the piece with the highest score is
+//! merged first. The order of merges follows from the scores, as in `generate_merges` of `transformers`.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,8 @@ pub(super) enum PieceKind {
     Byte,
 }
 
-/// Maximum bytes of a piece, far more than in any real vocabulary. The search for merges takes the square of it.
+/// Maximum size of a piece in bytes, far more than in any real vocabulary. The search for merges takes time quadratic
+/// in the size.
 const LONGEST_PIECE: usize = 1024;
 
 /// Mark of a space.

@@ -18,7 +18,7 @@ impl TokenBytes {
         Self::default()
     }
 
-    /// Appends the token with the next id. A control token has no bytes, whatever is passed.
+    /// Appends the token with the next ID. A control token has no bytes, whatever is passed.
     pub fn push(&mut self, bytes: &[u8], control: bool) {
         if !control {
             self.bytes.extend_from_slice(bytes);

@@ -11,7 +11,7 @@ use super::byte_level::{TextSplit, byte_level};
 use super::merge;
 use crate::ModelError;
 
-/// Reads the tokenizer in `dir`. How it splits text follows from the class that `tokenizer_config.json` names.
+/// Reads the tokenizer in `dir`. The class that `tokenizer_config.json` names determines how text is split.
 pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     let file = dir.join("vocab.json");
     let corrupt = |reason: String| ModelError::Corrupt { path: file.clone(), reason };

@@ -7,11 +7,11 @@ const WINDOW: usize = 64 << 10;
 /// any two characters, so that the tokens at that place may differ from those of the whole text.
 const LONGEST_WINDOW: usize = 256 << 10;
 
-/// Upper bound of the memory that a tokenizer takes per byte of a window, measured with texts of which every character
-/// is a word of its own.
+/// Upper bound of the memory that a tokenizer takes per byte of a window, in bytes. Measured with texts in which every
+/// character is a separate word.
 const WINDOW_COST: usize = 640;
 
-/// Upper bound of the memory for the result per byte of a text: its IDs, and copies of the text.
+/// Upper bound of the memory for the result per byte of a text, in bytes: its IDs, and copies of the text.
 const TEXT_COST: usize = 16;
 
 /// Upper bound of the memory to encode a text of `bytes` bytes, in bytes.
@@ -19,8 +19,9 @@ pub fn encoding_memory(bytes: usize) -> usize {
     bytes.min(LONGEST_WINDOW).saturating_mul(WINDOW_COST).saturating_add(bytes.saturating_mul(TEXT_COST))
 }
 
-/// Splits a text into windows. Each but the last ends before a space between two ASCII letters, where pre-tokenizers
-/// begin a word, and has between `WINDOW` and `LONGEST_WINDOW` bytes.
+/// Splits a text into windows of about `WINDOW` to `LONGEST_WINDOW` bytes; the last one may be shorter. Each but the
+/// last ends before a space between two ASCII letters, where pre-tokenizers begin a word, or at `LONGEST_WINDOW` bytes
+/// if there is no such space.
 pub(crate) fn windows(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {

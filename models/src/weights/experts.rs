@@ -8,7 +8,7 @@ use crate::ModelError;
 use crate::architecture::{ExpertNames, Experts};
 use crate::decoder::DecoderConfig;
 
-/// Expert of a tensor that holds all experts of a layer.
+/// One expert in a tensor that holds all experts of a layer.
 #[derive(Debug, PartialEq)]
 pub(super) struct StackedExpert {
     /// Name of the stacked tensor, without the expert's number.
@@ -66,7 +66,7 @@ impl StackedExpert {
     /// expert's tensor.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] when the stacked tensor has another shape.
+    /// [`ModelError::Tensor`] when the stacked tensor has another shape or does not contain the expert.
     pub(super) fn of<'a>(&self, view: TensorView<'a>, name: &str) -> Result<TensorView<'a>, ModelError> {
         let [count, out, inn] = self.shape;
         if view.shape != self.shape || self.expert >= count {
@@ -84,7 +84,8 @@ impl StackedExpert {
     }
 }
 
-/// Name of a tensor of experts in a Hugging Face checkpoint with the names `names`. Other tensors keep theirs.
+/// Name of a tensor in a Hugging Face checkpoint whose experts have the names `names`. Only the experts and routers of
+/// Mixtral are renamed.
 pub(super) fn renamed(names: Option<ExpertNames>, name: &str) -> Cow<'_, str> {
     let parts = || {
         let (block, rest) = name.split_once(".mlp.")?;

@@ -46,7 +46,7 @@ enum WeightsSource {
 /// Use of the projection of a decoder's output to the vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputProjection {
-    /// Loaded, or the embedding where it is tied.
+    /// Loaded, or replaced by the embedding if the two are tied.
     Needed,
     /// Neither required nor loaded.
     Unused,
@@ -61,13 +61,14 @@ impl Weights {
         Self::open_with(path, OutputProjection::Needed)
     }
 
-    /// Opens the layers of a checkpoint like [`open`](Self::open). An output projection may be missing, and is not loaded.
+    /// Opens the layers of a checkpoint like [`open`](Self::open). An output projection may be missing, and is not
+    /// loaded.
     pub(crate) fn open_body(path: &Path) -> Result<Self, ModelError> {
         Self::open_with(path, OutputProjection::Unused)
     }
 
-    /// Reads the configuration of [`open_body`](Self::open_body) from the `config.json` in `dir` alone. Features that tensors
-    /// tell, such as biases, count as absent.
+    /// Reads the configuration of [`open_body`](Self::open_body) from the `config.json` in `dir` alone. Features that
+    /// only the tensors reveal, such as biases, count as absent.
     pub(crate) fn body_config(dir: &Path) -> Result<DecoderConfig, ModelError> {
         let file = dir.join("config.json");
         let bytes = std::fs::read(&file).map_err(ModelError::io("read", &file))?;
@@ -107,8 +108,9 @@ impl Weights {
     }
 
     /// Identifier of the content: half of a SHA-256 over each file's size, header and 64 samples of its data, and
-    /// over `config.json` if there is one. Distinguishes models and fine-tuned versions, which change nearly every
-    /// weight. Files that differ only between the samples share an ID, so it is not a checksum.
+    /// over `config.json` if there is one; for weights in memory, over 64 samples of their values. Distinguishes models
+    /// and fine-tuned versions, which change nearly every weight. Files that differ only between the samples share an
+    /// ID, so it is not a checksum.
     pub fn id(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -151,13 +153,14 @@ impl Weights {
         }
     }
 
-    /// Name of a tensor in a Hugging Face checkpoint. Experts of Mixtral have the names of Qwen in memory, and some tools
-    /// save them under these.
+    /// Name of a tensor in a Hugging Face checkpoint. Experts of Mixtral have the names of Qwen in memory, and some
+    /// tools save them under these.
     fn renamed<'n>(&self, tensors: &Safetensors, name: &'n str) -> Cow<'n, str> {
         if tensors.has(name) { Cow::Borrowed(name) } else { experts::renamed(self.family().experts, name) }
     }
 
-    /// Expert of a stacked tensor that is the tensor `name`. `None` for other tensors, and if experts are not stacked.
+    /// Location of the tensor `name` in a stacked tensor of experts. `None` for other tensors, and if experts are not
+    /// stacked.
     fn stacked(&self, name: &str) -> Option<experts::StackedExpert> {
         match &self.source {
             WeightsSource::Gguf(_) => experts::stacked(&self.config, name),

@@ -1,4 +1,4 @@
-//! Flipped bits in the files of the served index, found by its scrub and repaired from a copy.
+//! Flipped bits in the files of the served index, found by the server's scrub and repaired from a copy.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -17,31 +17,32 @@ use crate::invariant::Invariant;
 use crate::ledger::Ledger;
 use crate::run_shared::{Disturbance, RunShared};
 
-/// Longest time until the damage is reported, and until its repair is noticed: scrubs are a second apart.
+/// Timeout of each wait: for the report of the damage, for the lock of the index, and for readiness after the repair.
+/// Scrubs are a second apart.
 const NOTICED: Duration = Duration::from_secs(30);
 
-/// Time for which the index stays damaged while clients go on.
+/// Time from the report of the damage to the repair, while clients go on.
 const DAMAGED: Duration = Duration::from_secs(2);
 
-/// Length of a block that has a checksum of its own.
+/// Length in bytes of a block of a file; each block has its own checksum.
 const BLOCK: u64 = 1 << 20;
 
-/// Number of changes in the log above which a merge is near. The next base snapshot would replace the damaged file, rightly if
-/// it was read before the bit flipped.
+/// Number of changes in the log from which a merge is near. A merge replaces the damaged file, which is correct if the
+/// merge read the file before the bit flipped.
 const NEAR_MERGE: u64 = 600;
 
 /// A flipped bit.
 #[derive(Debug, Clone)]
 struct FlippedBit {
-    /// File relative to the index.
+    /// Path of the file, relative to the index.
     file: String,
     place: u64,
-    /// Base snapshot whose file it is.
+    /// Number of the base snapshot that the file belongs to.
     base: u64,
 }
 
 impl FlippedBit {
-    /// Returns the beginning of the message that names the damage.
+    /// Returns the part of the server's message that names the damaged block.
     fn block(&self) -> String {
         let block = self.place / BLOCK;
         format!("block {block} (bytes {} to", block * BLOCK)
@@ -121,7 +122,8 @@ fn base(dir: &Path) -> Option<u64> {
     Manifest::read(dir).ok().map(|manifest| manifest.base())
 }
 
-/// Waits until `/ready` answers with `status` and a body that fits. Returns the last answer if it does not.
+/// Waits until `/ready` answers with `status` and a body that `fits`. Returns the last response if [`NOTICED`] passes
+/// first.
 async fn wait_for(shared: &RunShared, status: u16, fits: impl Fn(&str) -> bool) -> Result<(), String> {
     let deadline = Instant::now() + NOTICED;
     loop {
@@ -136,7 +138,7 @@ async fn wait_for(shared: &RunShared, status: u16, fits: impl Fn(&str) -> bool) 
     }
 }
 
-/// Repairs the index, between commits of the server.
+/// Repairs the index. Retries while a commit of the server holds the lock.
 async fn repair_from(index: &Path, copy: &Path) -> Result<RepairReport, String> {
     let deadline = Instant::now() + NOTICED;
     loop {

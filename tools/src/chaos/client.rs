@@ -62,7 +62,7 @@ pub(crate) async fn live(shared: Arc<RunShared>, number: u64) {
     }
 }
 
-/// Draws a reading behavior: one in twenty disconnects, one in twenty is slow.
+/// Draws a reading behavior: one request in twenty is disconnected, and one stream in twenty is read slowly.
 fn manner(rng: &mut ChaCha8Rng, stream: bool) -> ReadingBehavior {
     let choice = rng.random_range(0..100);
     let bytes = rng.random_range(0..4000);
@@ -179,8 +179,8 @@ fn streamed(shared: &RunShared, request: &ClientRequest, since: Instant, body: &
     if let Some(error) = events.iter().find_map(error) {
         let code = error["code"].as_str().unwrap_or_default();
         let refusal = refused(shared, 200, code, RequestOutcome::StreamError);
-        // Only a drain may end a stream with an error. OpenAI's Responses API has no code for it, so that the message is
-        // checked as well.
+        // Only a drain may end a stream with an error. OpenAI's Responses API has no code for a drain, so the message
+        // is checked as well.
         let draining =
             code == "draining" || error["message"].as_str().is_some_and(|message| message.contains("shut down"));
         return if draining {
@@ -204,13 +204,13 @@ fn streamed(shared: &RunShared, request: &ClientRequest, since: Instant, body: &
     answered(shared, request, &events.iter().map(text).collect::<String>())
 }
 
-/// Judges a response without an end. SIGKILL breaks responses off, and nothing else may.
+/// Judges a response that broke off before its end. Only SIGKILL may break a response off.
 fn broken_off(shared: &RunShared, request: &ClientRequest, since: Instant) -> RequestOutcome {
     let killed = shared.was(Disturbance::Killed, since);
     note(shared, request, "broke off", if killed { RequestOutcome::ServerDown } else { RequestOutcome::Lost })
 }
 
-/// Checks that an observation holds no poisoned passage in a form that acts.
+/// Checks that an observation contains no hostile text of a poisoned passage that the server should have neutralized.
 fn look_for_poison(shared: &RunShared, event: &Value) {
     let Ok(event @ Event::Observation { .. }) = serde_json::from_value(event.clone()) else { return };
     let result = match poison::find(&event) {

@@ -48,23 +48,23 @@ impl ClientKeys {
         Ok(ClientKeys { operator, clients, greedy, short })
     }
 
-    /// Returns the server as the operator calls it.
+    /// Returns the server's address with the key of the operator.
     pub(crate) fn operator(&self, address: SocketAddr) -> Target {
         Target { address, key: Arc::clone(&self.operator) }
     }
 
-    /// Returns the server as the ordinary client with this number calls it.
+    /// Returns the server's address with the key of the ordinary client with this number.
     pub(crate) fn client(&self, address: SocketAddr, number: u64) -> Target {
         let index = usize::try_from(number).unwrap_or_default() % self.clients.len();
         Target { address, key: Arc::clone(&self.clients[index]) }
     }
 
-    /// Returns the server as the client with long prompts calls it.
+    /// Returns the server's address with the key of the clients with long prompts.
     pub(crate) fn greedy(&self, address: SocketAddr) -> Target {
         Target { address, key: Arc::clone(&self.greedy) }
     }
 
-    /// Returns the server as the client with short prompts calls it.
+    /// Returns the server's address with the key of the client with short prompts.
     pub(crate) fn short(&self, address: SocketAddr) -> Target {
         Target { address, key: Arc::clone(&self.short) }
     }

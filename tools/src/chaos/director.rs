@@ -34,18 +34,18 @@ enum Fault {
     Flood,
 }
 
-/// Faults, each as often as the others.
+/// Faults, all equally frequent.
 const FAULTS: [Fault; 5] =
     [Fault::Signal(EndSignal::Term), Fault::Signal(EndSignal::Kill), Fault::BitFlip, Fault::FullDisk, Fault::Flood];
 
-/// Files that faults concern.
+/// Paths that the faults need.
 #[derive(Debug)]
 pub(crate) struct FaultFiles {
     /// Served index.
     pub(crate) index: PathBuf,
-    /// Folder for an undamaged copy of it.
+    /// Folder for an undamaged copy of the index.
     pub(crate) copy: PathBuf,
-    /// Disk of the index. `None` if it has none of its own.
+    /// Disk that holds only the index. `None` if there is no such disk.
     pub(crate) disk: Option<PathBuf>,
 }
 

@@ -1,4 +1,5 @@
-//! A key with greedy requests beside one with short ones, whose time to the first token is measured.
+//! Greedy requests of one key beside short requests of another. The time to the first token of the short ones is
+//! measured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::run_shared::{Disturbance, RunShared};
 /// Random stream of the greedy clients.
 const STREAM: u64 = (1 << 32) + 16;
 
-/// Length of a greedy prompt in words of five letters and a space.
+/// Length of a greedy prompt in words; a word is five digits and a space.
 const WORDS: usize = 1000;
 
 /// Number of prompts in a greedy list.
@@ -28,7 +29,7 @@ pub(crate) async fn greedy(shared: Arc<RunShared>, number: u64) {
     let target = shared.keys.greedy(shared.address);
     while shared.pause(Duration::from_millis(rng.random_range(0..50))).await {
         let since = Instant::now();
-        // Words of its own, so that no cached prefix spares the work.
+        // Random words, so that no prompt has a cached prefix.
         let text = |words: usize, rng: &mut ChaCha8Rng| -> String {
             (0..words).map(|_| format!("{:05} ", rng.random_range(0..100_000))).collect()
         };
@@ -63,7 +64,7 @@ pub(crate) async fn measure_alone(shared: &RunShared, requests: usize) {
     }
 }
 
-/// Measures the same under load until it is over.
+/// Measures the time to the first token of short requests under load until the load is over.
 pub(crate) async fn measure_under_load(shared: Arc<RunShared>) {
     while shared.pause(Duration::from_millis(200)).await {
         let since = Instant::now();
@@ -74,11 +75,11 @@ pub(crate) async fn measure_under_load(shared: Arc<RunShared>) {
     }
 }
 
-/// Returns the time to the first token of a short request. `None` if it was refused or broke off.
+/// Returns the time to the first token of a short request. `None` if the request was refused or broke off.
 async fn first_token(shared: &RunShared) -> Option<Duration> {
     let target = shared.keys.short(shared.address);
     let messages = json!([{"role": "user", "content": format!("Hello {}", uuid::Uuid::now_v7().simple())}]);
-    // Enough for a mock, each of whose tokens is a letter, to get past the tag that opens its thought.
+    // Enough tokens for the mock, whose tokens are single letters, to get past the tag that opens its thought.
     let body = json!({"model": "plain", "messages": messages, "max_tokens": 16, "stream": true});
     let begun = Instant::now();
     let mut connection = RawConnection::send(&target, "POST", "/v1/chat/completions", &body.to_string()).await.ok()?;

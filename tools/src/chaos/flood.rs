@@ -1,4 +1,4 @@
-//! More connections than the server may open files for: idle ones, and heads that arrive a byte at a time.
+//! More connections than the server may open files for: idle ones, and ones that send a request head byte by byte.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::run_shared::{Disturbance, RunShared};
 use crate::server::FILES;
 
-/// Address of the flooding client, apart from that of the others.
+/// Address of the flooding client; all other clients use another address.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Bytes that slow heads send one by one.

@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-/// Timeout of a read. No response starts later or pauses longer: comments keep streams alive, and episodes have a time limit.
+/// Timeout of a read. No response starts later or pauses longer: comments keep streams alive, and episodes have a time
+/// limit.
 const READ_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Server, and the API key with which a client calls it.
@@ -44,7 +45,7 @@ pub(crate) struct RawConnection {
     socket: TcpStream,
     /// Bytes received, head included.
     pub(crate) seen: Vec<u8>,
-    /// If `true`, the server has closed the connection.
+    /// If `true`, the server has closed the connection, or a read has failed.
     pub(crate) closed: bool,
 }
 

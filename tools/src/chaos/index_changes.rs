@@ -13,7 +13,7 @@ use crate::invariant::Invariant;
 use crate::poison;
 use crate::run_shared::{Disturbance, RunShared};
 
-/// Random stream of these disturbances; clients count from 1.
+/// Random stream of these changes. Clients use the streams from 1 on.
 const STREAM: u64 = 1 << 32;
 
 /// Changes the index until the load is over.
@@ -39,7 +39,7 @@ pub(crate) async fn disturb(shared: Arc<RunShared>) {
 pub(crate) fn judge(shared: &RunShared, since: Instant, made: &std::io::Result<(u16, String)>) -> Result<(), String> {
     let unwritable = shared.was(Disturbance::FullDisk, since) || shared.was(Disturbance::Damaged, since);
     match made {
-        // The document to remove does not exist, or the server is draining.
+        // 404: the document to remove does not exist. 429 and 503: the server is overloaded or draining.
         Ok((200 | 202 | 404 | 429 | 503, _)) => Ok(()),
         Err(_) if shared.was_out_of_reach(since) => Ok(()),
         Ok((500..=599, _)) if unwritable => Ok(()),

@@ -20,7 +20,7 @@ const STREAM: u64 = (1 << 32) + 3;
 /// Number of documents in the ledger.
 const DOCUMENTS: usize = 48;
 
-/// Longest time until an accepted change is visible after a restart.
+/// Longest time until an accepted change is committed, and until it is visible after a fault.
 const VISIBLE: Duration = Duration::from_secs(20);
 
 /// Version of a document. `None` if it was removed or never written.
@@ -33,7 +33,7 @@ pub(crate) struct Ledger(Vec<Mutex<LedgerEntry>>);
 #[derive(Debug, Default)]
 struct LedgerEntry {
     acknowledged: Version,
-    /// Versions sent later whose outcome is unknown: the connection or the server broke off.
+    /// Versions sent later without a known outcome, for example because the connection broke off.
     uncertain: Vec<Version>,
 }
 
@@ -102,7 +102,7 @@ async fn write_one(
         }
         None => json!({"documents": [], "delete": [id], "wait": wait}),
     };
-    // Unknown from the moment it is sent.
+    // The outcome is unknown from the moment the request is sent.
     entry.uncertain.push(version);
     let made = fetch(target, "POST", "/v1/documents", &body.to_string()).await;
     shared.tally.check(Invariant::Changes, judge(shared, since, &made).map_err(|what| format!("ledger: {what}")));
@@ -116,7 +116,7 @@ async fn write_one(
             shared.tally.count("writes acknowledged before their commit", 1);
             *entry = LedgerEntry { acknowledged: version, uncertain: Vec::new() };
             if let Some(failure) = follow(shared, target, &accepted).await {
-                // The client was told, so the write no longer counts as acknowledged.
+                // The server reported the failure, so the write no longer counts as acknowledged.
                 *entry = LedgerEntry { acknowledged: before, uncertain: vec![version] };
                 let expected = shared.was(Disturbance::FullDisk, since) || shared.was(Disturbance::Damaged, since);
                 shared.tally.check(Invariant::Changes, expected.then_some(()).ok_or(failure));
@@ -126,7 +126,7 @@ async fn write_one(
     }
 }
 
-/// Waits for the end of an accepted change, or of the process. Returns the error if the change failed.
+/// Waits until an accepted change or the process ends, for at most [`VISIBLE`]. Returns the error if the change failed.
 async fn follow(shared: &RunShared, target: &Target, accepted: &str) -> Option<String> {
     let accepted: Value = serde_json::from_str(accepted).unwrap_or_default();
     let path = format!("/v1/commits/{}", accepted["id"].as_str().unwrap_or_default());

@@ -26,7 +26,7 @@ const EXPLAINED: [&str; 4] =
 pub(crate) struct MemorySample {
     /// Number of the server's process, counted from the first.
     pub(crate) process: usize,
-    /// Age of that process, in seconds.
+    /// Time since the process was ready, in seconds.
     pub(crate) age: f64,
     /// Resident anonymous memory, in bytes.
     pub(crate) resident: f64,
@@ -88,8 +88,8 @@ pub(crate) fn watch(shared: Arc<RunShared>, into: Arc<Mutex<MemoryLog>>) -> Join
     })
 }
 
-/// Returns the resident anonymous memory of a process, in bytes. Pages of mapped files, such as those of an index, do not
-/// count, because the system can reclaim them. `None` if the system does not report it.
+/// Returns the resident anonymous memory of a process, in bytes. Pages of mapped files, such as those of an index, do
+/// not count, because the system can reclaim them. `None` if the system does not report it.
 fn resident(pid: u32) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
@@ -103,9 +103,10 @@ fn explained(metrics: &str) -> Option<f64> {
     EXPLAINED.iter().map(value).sum()
 }
 
-/// Fits a line through `value` over all samples older than `warm` seconds by least squares, with an intercept for each process
-/// (the "within" estimator): b = Σ (x − x̄ₗ)(y − ȳₗ) / Σ (x − x̄ₗ)², the bars being the means of the sample's process. Its
-/// standard error assumes independent residuals; those of memory are correlated, so the error is a lower bound.
+/// Fits a line through `value` over all samples older than `warm` seconds by least squares, with an intercept for each
+/// process (the "within" estimator): b = Σ (x − x̄ₗ)(y − ȳₗ) / Σ (x − x̄ₗ)², the bars being the means of the sample's
+/// process. Its standard error assumes independent residuals; those of memory are correlated, so the error is a lower
+/// bound.
 pub(crate) fn fit(samples: &[MemorySample], warm: f64, value: fn(&MemorySample) -> f64) -> Option<MemoryFit> {
     let mut processes: std::collections::BTreeMap<usize, Vec<&MemorySample>> = std::collections::BTreeMap::new();
     for sample in samples.iter().filter(|sample| sample.age >= warm) {

@@ -1,4 +1,4 @@
-//! A policy that is replaced, adapter and all, while requests run with it.
+//! Repeated replacement of a policy and its adapter while requests use the policy.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use crate::run_shared::{Disturbance, RunShared};
 /// Interval between two probes.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Longest time until a probe is answered: that of Kubernetes' probes is often set to some seconds.
+/// Timeout of a probe. The timeout of Kubernetes' probes is often set to some seconds.
 const ANSWERED: Duration = Duration::from_secs(5);
 
 /// Probes the server until the load is over.

@@ -13,7 +13,8 @@ use crate::tally::{Counts, RequestOutcome};
 /// Seconds of each process excluded from the slope, while caches fill and allocators grow.
 const WARM: f64 = 45.0;
 
-/// Growth over the longest process that still counts as flat, as a share of the mean and in bytes.
+/// Growth over the longest process that still counts as flat, as a share of the mean and in bytes. The larger limit
+/// applies.
 const FLAT: (f64, f64) = (0.02, 8e6);
 
 /// Report of a run.

@@ -29,7 +29,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) async fn run(plan: ChaosPlan) -> anyhow::Result<()> {
     let folder = TempFolder::new()?;
     let log = plan.log.clone().unwrap_or_else(|| folder.0.join("server.log"));
-    // Truncates the log of an earlier run, whose panics would be counted.
+    // Truncates an existing log, because panics of an earlier run would be counted.
     std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let built = plan.clone();
     let root = folder.0.clone();
@@ -66,13 +66,14 @@ pub(crate) async fn run(plan: ChaosPlan) -> anyhow::Result<()> {
     ledger.verify(&shared, "the load").await;
     restart::end_process(&shared, server, EndSignal::Term).await;
     let measured = measured.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let panics = std::fs::read_to_string(&log).unwrap_or_default().matches("\"message\":\"panic\"").count();
+    let lines = std::fs::read_to_string(&log).with_context(|| format!("cannot read the log {}", log.display()))?;
+    let panics = lines.matches("\"message\":\"panic\"").count();
     let report = ChaosReport::new(&plan, &shared.tally.counts(), &measured, seconds, panics);
     report.print(plan.report.as_deref())?;
     if report.passed() { Ok(()) } else { bail!("guarantees were broken: see the report above") }
 }
 
-/// Starts the clients, and the changes that go on all the time.
+/// Starts the clients and the other tasks that run throughout the load.
 fn start_load(shared: &Arc<RunShared>, ledger: &Arc<Ledger>) -> Vec<JoinHandle<()>> {
     let plan = &shared.plan;
     let clients = (0..plan.clients as u64).map(|number| tokio::spawn(client::live(Arc::clone(shared), number)));

@@ -12,7 +12,7 @@ use crate::http_client::Target;
 use crate::plan::ChaosPlan;
 use crate::tally::Tally;
 
-/// Condition in which some requests may fail that otherwise must not.
+/// Condition under which some requests may fail that must otherwise succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disturbance {
     /// The server is down between two processes.
@@ -45,11 +45,11 @@ pub(crate) struct RunShared {
 /// Processes of the server and disturbances so far.
 #[derive(Debug)]
 struct ServerHistory {
-    /// The running process and its start time. `None` between two processes.
+    /// ID of the running process, and the time at which it was ready. `None` between two processes.
     current: Option<(u32, Instant)>,
     /// Number of processes so far.
     count: usize,
-    /// Disturbances with their ends. `None` while one lasts.
+    /// Disturbances, each with its end. The end is `None` while the disturbance lasts.
     disturbances: Vec<(Disturbance, Option<Instant>)>,
 }
 
@@ -62,7 +62,7 @@ impl RunShared {
         Arc::new(RunShared { plan, address, keys, tally, history: Mutex::new(history), over })
     }
 
-    /// Returns the server as the operator calls it.
+    /// Returns the server's address with the key of the operator.
     pub(crate) fn operator(&self) -> Target {
         self.keys.operator(self.address)
     }
@@ -100,7 +100,7 @@ impl RunShared {
         }
     }
 
-    /// Number, process ID and age of the running process.
+    /// Number and process ID of the running process, and the time since it was ready. `None` between two processes.
     pub(crate) fn current_process(&self) -> Option<(usize, u32, Duration)> {
         let history = self.history();
         history.current.map(|(pid, since)| (history.count, pid, since.elapsed()))

@@ -16,7 +16,8 @@ use crate::server_files::ServerFiles;
 /// Seconds that running streams get after SIGTERM.
 const DRAIN: u64 = 5;
 
-/// Limit of open files of the server. 256 of them are kept for commits and logs, the rest is for connections.
+/// Limit of open files of the server: 512 for connections, 64 for connections beyond that limit, and 192 for commits,
+/// models and logs.
 pub(crate) const FILES: usize = 768;
 
 /// Pause between two scrubs of the index, in seconds.
@@ -90,8 +91,8 @@ impl ServerCommand {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {FILES} && exec \"$0\" \"$@\"")]).arg(program);
         command.args(&self.flags).arg(format!("--port={port}"));
-        // Makes jemalloc return freed memory at once. By default it keeps freed pages for ten seconds, and the samples would
-        // depend on when the last swap or commit freed memory.
+        // Makes jemalloc return freed memory at once. By default it keeps freed pages for ten seconds, and the samples
+        // would depend on when the last swap or commit freed memory.
         command.env("MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0");
         // The server exits when its standard input closes: see `parent_watch`.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);

@@ -16,8 +16,8 @@ use crate::plan::ChaosPlan;
 /// Embedder from the catalog for servers with weights.
 const EMBEDDER: &str = "all-minilm-l6-v2";
 
-/// Number of initial passages: enough for commits to append to a log that is merged in the background. Clients ask about the
-/// first 200.
+/// Number of initial passages: enough for commits to append to a log that is merged in the background. Clients ask
+/// about the first 200.
 const PASSAGES: usize = 2200;
 
 /// The folders of one run.
@@ -32,7 +32,8 @@ pub(crate) struct ServerFiles {
 }
 
 impl ServerFiles {
-    /// Builds the index and writes the policies and keys under `root`, an empty folder, or the index on `disk`.
+    /// Writes the index, policies and keys under `root`, an empty folder. If `disk` is given, the index is on it
+    /// instead.
     pub(crate) fn build(
         plan: &ChaosPlan,
         root: PathBuf,
@@ -74,8 +75,8 @@ impl ServerFiles {
         self.root.join("policies")
     }
 
-    /// Writes a policy named `swapped`, with an adapter if there is one for the model. The mock accepts any adapter. A model
-    /// that was not trained in the loop keeps to the protocol only with guided decoding.
+    /// Writes a policy named `swapped`, with an adapter if there is one for the model. The mock accepts any adapter. A
+    /// model that was not trained in the loop keeps to the protocol only with guided decoding.
     fn write_policy(&self, directory: &str, plan: &ChaosPlan) -> anyhow::Result<()> {
         let folder = self.policies().join(directory);
         std::fs::create_dir_all(&folder)?;

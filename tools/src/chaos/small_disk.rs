@@ -1,4 +1,4 @@
-//! A disk of limited size for the index: a tmpfs in a mount namespace of the run's own.
+//! A disk of limited size for the index: a tmpfs in a separate mount namespace.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// Place of the disk. Only the run and its servers see what is mounted there, and it vanishes with them.
 const PLACE: &str = "/mnt";
 
-/// Size of the disk: room for a merge, which holds the index twice.
+/// Size of the disk: room for a merge, during which the index exists twice.
 const SIZE: &str = "96m";
 
 /// Flag with which the program starts itself again within the namespace.
@@ -19,8 +19,7 @@ pub(crate) fn mounted(inside: bool) -> Option<PathBuf> {
     inside.then(|| PathBuf::from(PLACE))
 }
 
-/// Starts this program again in a namespace of its own with the disk mounted. Returns only where the system does not
-/// permit that, with the reason.
+/// Starts this program again in a new namespace with the disk mounted. Returns only if this fails, with the reason.
 pub(crate) fn enter() -> String {
     if !Path::new(PLACE).is_dir() {
         return format!("{PLACE} does not exist");
@@ -39,6 +38,6 @@ pub(crate) fn enter() -> String {
     let mut again: Vec<OsString> = vec![program.into()];
     again.extend(std::env::args_os().skip(1));
     again.push(INSIDE.into());
-    // The process stays the same, so that who ends it ends the run.
+    // `exec` keeps the process ID, so a signal to this process ends the run.
     unshare(&format!("{mount} && exec \"$0\" \"$@\"")).args(again).exec().to_string()
 }

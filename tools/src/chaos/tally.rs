@@ -11,15 +11,15 @@ use crate::invariant::Invariant;
 pub(crate) enum RequestOutcome {
     /// Completed with its whole response.
     Finished,
-    /// Ended with an error inside its stream.
+    /// Ended with an error inside its stream, because the server was draining.
     StreamError,
-    /// Refused with an error status: full, draining, unknown policy.
+    /// Refused with an error status: full, draining, unknown policy, damaged index.
     Refused,
     /// Canceled by its client.
     Cancelled,
     /// Failed because the server was down between two processes, was killed, or was full of connections.
     ServerDown,
-    /// Broke off after its response had begun. There must be none.
+    /// Got no response although the server was reachable, or broke off without SIGKILL. There must be none.
     Lost,
     /// Got an incorrect response. There must be none.
     Wrong,

@@ -44,8 +44,8 @@ impl TurnMode {
     }
 }
 
-/// Parameters of the agentic load. Zero when a report does not have them; such a load is not compared with one that
-/// does.
+/// Parameters of the agentic load. Parameters missing from a report are read as zero, so that its loads are not
+/// compared with complete ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct AgenticScript {

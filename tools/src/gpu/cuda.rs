@@ -27,7 +27,7 @@ use super::{temp_dir, training};
 /// Limits of the steps in a comparison.
 const LIMITS: StepLimits = StepLimits { rows: 64, tokens: 8192, context: 1024 };
 
-/// Number of rows of the largest batch, over a small decoder: the default maximum of the decode rates.
+/// Maximum number of rows of [`large_batches`], which runs over a small decoder: the largest default of `--sequences`.
 const MAX_ROWS: usize = 256;
 
 /// Number of decode steps in which a row alone is compared with the same row in a batch.
@@ -139,8 +139,9 @@ pub(super) fn agreement(
     Ok(())
 }
 
-/// Compares batches of up to [`MAX_ROWS`] rows with single rows, and graphs, captured as by a server, with plain
-/// launches, also with adapters. `limit` is the time limit of a step. Results before an error are in `found`.
+/// Compares batches of [`MAX_ROWS`] rows with single rows, and CUDA graphs of up to as many rows with plain launches,
+/// without and with adapters. The graphs are captured by a warm-up, as in a server. `limit` is the time limit of a
+/// step. Results before an error are in `found`.
 pub(super) fn large_batches(
     ordinal: usize,
     weights: &Weights,

@@ -10,15 +10,18 @@ const LARGE: [&str; 2] = ["qwen2.5-3b", QWEN_7B];
 const QWEN_7B: &str = "qwen2.5-7b";
 /// Shapes in which the rate of many sequences is compared with that of one.
 const ALL: [&str; 3] = ["smollm2-135m", "qwen2.5-3b", QWEN_7B];
-/// Numbers of sequences at which decoding is compared with the floor; all measured numbers up to the largest count.
+/// Required numbers of sequences for comparing decoding with the floor. Other measured numbers up to the largest of
+/// these are judged as well.
 const SEQUENCES: [usize; 4] = [1, 8, 32, 64];
-/// Required share of the floor for decoding, and of the peak matrix rate for prefill.
+/// Required [`Rate::of_floor`] for decoding.
 const DECODE: f64 = 0.7;
+/// Required [`Rate::of_floor`] for prefill.
 const PREFILL: f64 = 0.5;
 /// Number of prompt tokens from which prefill is bound by arithmetic rather than by reading weights.
 const BOUND_BY_RATE: usize = 1024;
-/// Number of sequences, and their required rate as a multiple of the rate of one.
+/// Number of sequences to compare with a single one.
 const MANY: usize = 32;
+/// Required rate of [`MANY`] sequences, as a multiple of the rate of one.
 const MANY_GIVE: f64 = 15.0;
 /// Required rate as a multiple of the peer's.
 const PEER: f64 = 3.0;
@@ -176,8 +179,8 @@ fn against_peer(report: &GpuReport) -> [SpeedGoal; 3] {
     })
 }
 
-/// Returns the ratios to the peer's rates at the same shape, sequences, prompt and tokens. Own rates are those with
-/// CUDA graphs, the peer's either.
+/// Returns the ratios to the peer's rates at the same shape, sequences, prompt and tokens. Own rates without CUDA
+/// graphs are left out.
 fn ratios(own: &[Rate], peers: &[Rate]) -> Vec<(String, f64)> {
     let load = |rate: &Rate| (rate.shape.clone(), rate.sequences, rate.prompt, rate.tokens);
     let same = |own: &Rate, peer: &Rate| own.graphs && load(own) == load(peer);
@@ -203,16 +206,16 @@ fn loops(report: &GpuReport, peer: &Peer) -> Vec<(String, f64)> {
     peer.agentic.iter().filter_map(of).collect()
 }
 
-/// Returns the ratio to a valid rate.
+/// Returns the label `at` with the ratio of `own` to `peer`. `None` if `peer` is not a positive finite number.
 fn ratio(at: String, own: f64, peer: f64) -> Option<(String, f64)> {
     (peer.is_finite() && peer > 0.0).then(|| (at, own / peer))
 }
 
 /// Creates a goal that requires every found value to be at least `asked`, and reports the worst of them with its label.
-/// A non-empty `left` names missing measurements, without which the goal cannot be met.
+/// A non-empty `left` names missing measurements; the goal is then not met.
 fn at_least(what: String, unit: GoalUnit, asked: f64, found: &[(String, f64)], left: &str) -> SpeedGoal {
     let reached = found.iter().all(|(_, value)| *value >= asked);
-    // A value that is too low misses the goal whatever is still unmeasured.
+    // A value that is too low misses the goal even if other measurements are missing.
     let verdict = match reached {
         false => GoalVerdict::Missed,
         true if found.is_empty() || !left.is_empty() => GoalVerdict::NotMeasured,

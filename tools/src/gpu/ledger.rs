@@ -45,7 +45,7 @@ impl ReportLedger {
         let Err(error) = outcome else { return };
         let failure = format!("{part}: {error:#}");
         let note = format!("FAILED: {failure}");
-        // Saving fails after every part; report the error once.
+        // A saving error can recur after every part; report it once.
         if self.report.notes.contains(&note) {
             return;
         }

@@ -39,7 +39,7 @@ use shape::ModelShape;
 ///
 /// The checks compare every kernel with its reference; greedy text with the CPU's, with adapters and without; batches
 /// of up to 256 rows with single rows; CUDA graphs with plain launches; and a training step of an adapter with the
-/// CPU's. Then compare_greedy the GPU's peak rates, decode and prefill rates in several shapes with random weights, the
+/// CPU's. Then come the GPU's peak rates, decode and prefill rates in several shapes with random weights, the
 /// agentic load, and profiles: the time of kernels and matrix multiplications by kind of work, for decoding few and
 /// many sequences and for prefill. `--device cpu` and `--mock` run only the loads, to try them out.
 ///

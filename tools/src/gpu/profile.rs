@@ -8,7 +8,7 @@ use waymark_models::cuda::profile::{self, UniformBatch};
 
 use super::shape::{Ceilings, ModelShape};
 
-/// Maximum number of sequences of a decode profile: up to here weights dominate memory traffic.
+/// Maximum number of sequences of the second decode profile: up to here weights dominate memory traffic.
 const MAX_SEQUENCES: usize = 64;
 
 /// One step, launched kernel by kernel and timed by the GPU's clock.
@@ -16,8 +16,9 @@ const MAX_SEQUENCES: usize = 64;
 pub(super) struct ProfileReport {
     pub(super) shape: String,
     pub(super) sequences: usize,
-    /// Number of tokens per sequence in the KV cache, and number of new tokens.
+    /// Number of tokens per sequence in the KV cache.
     pub(super) cached: usize,
+    /// Number of new tokens per sequence.
     pub(super) new: usize,
     /// Seconds of the whole step without marks between launches.
     pub(super) seconds: f64,

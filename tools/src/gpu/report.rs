@@ -216,7 +216,7 @@ impl GpuReport {
         self.decode.extend(other.decode);
         self.prefill.extend(other.prefill);
         self.agentic.extend(other.agentic);
-        // A peer that --peer named goes before one that a report brings.
+        // A peer given with `--peer` takes precedence over one in a report.
         self.peer = self.peer.take().or(other.peer);
         Ok(())
     }

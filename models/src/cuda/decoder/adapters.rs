@@ -106,7 +106,7 @@ impl<D: Driver> Adapters<D> {
             return Ok(());
         }
         driver.bind()?;
-        // Clear the table before the memory is freed: kernels must not find its address.
+        // Clear the table before the memory is freed: no kernel may find an address of freed memory.
         self.enter(driver, index, &vec![LoraFactors::default(); self.table.len() / MAX_ADAPTERS])?;
         self.slots[index] = None;
         Ok(())
@@ -150,7 +150,8 @@ impl PackedFactors {
 /// Reads the updates of all sites of all layers.
 ///
 /// # Errors
-/// [`ModelError::Unsupported`] for an adapter with more than low-rank updates of layers, and the errors of reading one.
+/// [`ModelError::Unsupported`] for an adapter that modifies the embeddings or the output projection, uses DoRA, or has
+/// biases, and the errors of reading an adapter.
 fn read(dir: &Path, config: &DecoderConfig) -> Result<Vec<Option<AdapterFactors>>, ModelError> {
     let (source, bytes) = AdapterSource::open_served(dir)?;
     let tensors = source.tensors(&bytes)?;
@@ -209,8 +210,8 @@ fn places(
     (b, allocator.place(outs.iter().flatten().count() * padded * inn))
 }
 
-/// Rounds a site's factors to `bf16`, multiplies B by the scale, pads all ranks to the site's largest one and to a multiple
-/// of 16 with zeros, and orders the stack by projection.
+/// Rounds a site's factors to `bf16`, multiplies B by the scale, pads all ranks to the site's largest one and to a
+/// multiple of 16 with zeros, and orders the stack by projection.
 fn pack(factors: &AdapterFactors, allocator: &mut PlacementAllocator) -> PackedFactors {
     let inn = factors.inn;
     let rank = site_rank(factors);

@@ -18,8 +18,8 @@ use crate::cuda::step_layout::{StepShape, StepWriter};
 use crate::decoder::DecoderConfig;
 use crate::sampler::{Pick, SampleError, Sampled};
 
-/// Time limits of graph capture before the first step, and after an adapter is loaded, while requests wait. Each size
-/// takes some ten milliseconds; sizes left over are captured at their first use.
+/// Time limits of graph capture before the first step, and after an adapter is loaded, while requests wait. Each batch
+/// size takes about ten milliseconds; sizes left over are captured at their first use.
 const WARM_UP: Duration = Duration::from_secs(60);
 const ADAPTED_WARM_UP: Duration = Duration::from_secs(2);
 
@@ -134,9 +134,9 @@ impl CudaDecoder {
         self.graphs.counts()
     }
 
-    /// Captures a graph for every bucket, so that no step has to wait for it; from now on loading an adapter does the
-    /// same for steps with adapters. Changes no KV block. A bucket whose capture fails is launched kernel by kernel
-    /// later.
+    /// Captures a graph for every bucket, so that no step has to wait for a capture. Buckets left over after a time
+    /// limit are captured at their first use. From now on, loading an adapter does the same for steps with adapters.
+    /// Changes no KV block. A bucket whose capture fails is launched kernel by kernel later.
     ///
     /// # Errors
     /// [`CudaError`] when a step cannot be computed.
@@ -152,8 +152,8 @@ impl CudaDecoder {
     /// Loads a PEFT LoRA directory in addition to the loaded adapters. No step may be running.
     ///
     /// # Errors
-    /// The errors of [`Decoder::load_adapter`](crate::decoder::Decoder::load_adapter), and [`CudaError::Call`] when the GPU
-    /// has no memory left.
+    /// The errors of [`Decoder::load_adapter`](crate::decoder::Decoder::load_adapter), and [`CudaError::Call`] when the
+    /// GPU has no memory left.
     pub fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, CudaError> {
         let slot = self.runner.load_adapter(dir)?;
         let capacity = self.runner.lora_capacity();
@@ -198,7 +198,7 @@ impl CudaDecoder {
         // A step that was never waited for, because an error intervened, may still read the buffer written below.
         self.finish()?;
         let Self { writer, buckets, runner, upload, .. } = self;
-        // Padded with or without graphs, so that both give bitwise equal results.
+        // Steps are padded with or without graphs, so that both give bitwise equal results.
         let bucket = |rows: usize| buckets.fit(rows);
         let bytes = bytemuck::cast_slice_mut(upload.values_mut());
         let step = writer.fill(batch, picks, |slot| runner.holds(slot), bucket, bytes)?;
@@ -225,7 +225,7 @@ impl CudaDecoder {
     /// `logits`.
     ///
     /// # Errors
-    /// [`CudaError::Call`] when any part of the step failed.
+    /// [`CudaError::Call`] when any part of the step failed, [`CudaError::Lost`] when the time limit has passed.
     pub fn collect(
         &mut self,
         logits: &mut Logits,
@@ -273,7 +273,7 @@ impl CudaDecoder {
         driver.gpu().upload_pieces(from, &step_layout.pieces(step), self.runner.layout())
     }
 
-    /// Captures graphs with steps of padding.
+    /// Captures the missing graphs of `keys`, with steps that consist of padding rows.
     fn capture(&mut self, keys: &[GraphKey], limit: Duration) -> Result<(), CudaError> {
         self.finish()?;
         let Self { graphs, writer, upload, runner, .. } = self;
@@ -293,7 +293,7 @@ impl CudaDecoder {
     }
 }
 
-/// Opens a GPU for a decoder and plans its memory, of which only the cuBLAS workspace is allocated.
+/// Opens a GPU for a decoder and plans its memory. Allocates only the cuBLAS workspace.
 pub(super) fn open(config: &DecoderConfig, options: &CudaOptions) -> Result<(GpuDriver, MemoryPlan), CudaError> {
     let limits = options.limits;
     plan::check(config, &limits)?;

@@ -191,7 +191,7 @@ impl<D: Driver> StepRunner<D> {
         Ok(())
     }
 
-    /// `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn).
+    /// Computes `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn).
     fn matmul(
         &self,
         x: DeviceSlice<bf16>,

@@ -51,7 +51,8 @@ impl<D: DeviceClock> Profiler<D> {
     /// Times a step in which every sequence processes new tokens and samples one. Returns the fastest of `rounds`
     /// rounds.
     pub(super) fn profile(&mut self, alike: UniformBatch, rounds: usize) -> Result<StepProfile, CudaError> {
-        // Compute the context first: a cache of zeros would draw less power than real values and be read faster.
+        // Compute the context first: reading a cache of zeros would draw less power and be faster than reading real
+        // values.
         let most = self.runner.limits.tokens;
         for row in 0..alike.rows {
             for start in (0..alike.before).step_by(most) {
@@ -118,7 +119,7 @@ impl<D: DeviceClock> Profiler<D> {
     }
 }
 
-/// Returns the fastest of some rounds, at least one.
+/// Runs `once` for `rounds` rounds, at least one, and returns the timings of the fastest.
 fn fastest(rounds: usize, once: impl Fn() -> Result<StepTimings, CudaError>) -> Result<StepTimings, CudaError> {
     let mut best = once()?;
     for _ in 1..rounds {

@@ -18,7 +18,7 @@ use crate::cuda::step_layout::{CopyRect, StepLayout, StepShape};
 use crate::decoder::DecoderConfig;
 use crate::sampler::{SampleError, Sampled};
 
-/// All memory that a step reads and writes, allocated when a decoder is loaded.
+/// All memory that a step reads and writes. Everything except the adapters is allocated when a decoder is loaded.
 pub(super) struct StepRunner<D: Driver> {
     // Fields drop in order, the driver last.
     adapters: Adapters<D>,

@@ -20,7 +20,7 @@ pub(crate) struct Blas {
     hold: Arc<ContextHandle>,
 }
 
-// SAFETY: a handle may be used by one thread at a time, whichever it is.
+// SAFETY: a handle may be used by any thread, but by one at a time.
 unsafe impl Send for Blas {}
 
 impl Blas {

@@ -14,7 +14,7 @@ struct GpuCheckDevice<'a> {
 }
 
 impl Gpu {
-    /// Compares every kernel with its reference on random inputs, for heads of the width this GPU was opened for.
+    /// Compares every kernel with its reference on random inputs. `dim` is the head width that this GPU was opened for.
     /// Results are appended to `findings` immediately.
     ///
     /// # Errors

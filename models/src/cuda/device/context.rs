@@ -20,8 +20,8 @@ pub(crate) struct ContextHandle {
 /// Reason why a GPU was given up, if it was.
 type LossReason = Arc<OnceLock<String>>;
 
-/// Returns the record for GPU `ordinal`, one per process. The driver has one primary context per process, so work that
-/// hangs there also blocks anyone who opens the GPU again, in calls that have no time limit.
+/// Returns the record for GPU `ordinal`, one per process. The driver has one primary context per GPU and process, so
+/// work that hangs there also blocks anyone who opens the GPU again, in calls that have no time limit.
 fn loss_reason(ordinal: usize) -> LossReason {
     static REASONS: Mutex<BTreeMap<usize, LossReason>> = Mutex::new(BTreeMap::new());
     Arc::clone(REASONS.lock().unwrap_or_else(PoisonError::into_inner).entry(ordinal).or_default())
@@ -69,7 +69,7 @@ impl ContextHandle {
         }
     }
 
-    /// Runs `free` unless the GPU was given up. Its error is ignored: nothing can be done about it.
+    /// Runs `free` unless the GPU was given up. The error of `free` is ignored: nothing can be done about it.
     pub(super) fn free<T>(&self, free: impl FnOnce() -> T) {
         if self.bind().is_ok() {
             let _ = free();
@@ -79,14 +79,14 @@ impl ContextHandle {
 
 #[cfg(target_os = "linux")]
 mod leave {
-    /// Ends the process before the driver's own exit handlers run, which may wait for the GPU: the handler registered
-    /// last runs first. A process that lost its GPU exits with a failure in any case.
+    /// Registers an exit handler that ends the process before the driver's own exit handlers, which may wait for the
+    /// GPU: the handler registered last runs first. A process that lost its GPU exits with a failure in any case.
     pub(super) fn without_the_driver() {
         extern "C" fn leave() {
             // SAFETY: ends the process.
             unsafe { libc::_exit(libc::EXIT_FAILURE) }
         }
-        // SAFETY: the function lives as long as the process and calls nothing of it.
+        // SAFETY: the function lives as long as the process and calls only `_exit`.
         unsafe { libc::atexit(leave) };
     }
 }

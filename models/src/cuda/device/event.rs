@@ -17,7 +17,7 @@ impl GpuEvent {
     /// Creates an event that is not yet recorded.
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
         gpu.bind()?;
-        // With timing enabled, which profiles need.
+        // Timing is enabled because profiles need it.
         let event = gpu.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         call("cannot create an event", event).map(Self)
     }
@@ -44,7 +44,7 @@ impl GpuEvent {
         call("cannot query an event", self.0.try_is_complete())
     }
 
-    /// Returns the seconds on the GPU from this event to a later one, both of which are done.
+    /// Returns the seconds from this event to a later one, by the GPU's clock. Both must be done.
     pub(crate) fn seconds_to(&self, later: &Self) -> Result<f64, CudaError> {
         call("cannot read the GPU's clock", self.0.elapsed_ms(&later.0))
             .map(|milliseconds| f64::from(milliseconds) * 1e-3)
@@ -60,7 +60,7 @@ impl Gpu {
         }
         self.bind()?;
         let nanoseconds = std::ptr::without_provenance_mut(time.as_nanos() as usize);
-        // SAFETY: the stream lives, and so does the function, which reads no memory and calls nothing of the driver.
+        // SAFETY: the stream lives, and so does the function, which reads no memory and does not call the driver.
         call("cannot delay the stream", unsafe {
             result::stream::launch_host_function(self.stream().cu_stream(), sleep, nanoseconds)
         })

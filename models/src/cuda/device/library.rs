@@ -20,7 +20,7 @@ const VERSION: &str = "13.0";
 /// # Errors
 /// [`CudaError::Unavailable`] names the missing library.
 pub(crate) fn load() -> Result<usize, CudaError> {
-    // SAFETY: opening a library runs its initialisers; these are the vendor's own.
+    // SAFETY: opening a library runs its initializers; these are the vendor's own.
     if !present(|| unsafe { driver::sys::is_culib_present() })? {
         return Err(CudaError::unavailable("no NVIDIA driver (libcuda) on this machine"));
     }
@@ -73,7 +73,7 @@ fn count() -> Result<usize, DriverError> {
     }
 }
 
-/// Returns `true` if a library is installed; one without the functions of [`VERSION`] is an error.
+/// Returns `true` if a library is installed. A library without the functions of CUDA [`VERSION`] is an error.
 fn present(look: impl FnOnce() -> bool + UnwindSafe) -> Result<bool, CudaError> {
     catch_unwind(look)
         .map_err(|_| CudaError::unavailable(format!("the driver or one of its libraries is older than CUDA {VERSION}")))

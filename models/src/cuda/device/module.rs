@@ -24,7 +24,7 @@ pub(super) struct KernelModule {
     functions: Vec<CUfunction>,
 }
 
-// SAFETY: handles of a module are plain names in the driver, which does its own locking.
+// SAFETY: handles of a module are valid on every thread, and the driver does its own locking.
 unsafe impl Send for KernelModule {}
 
 impl KernelModule {
@@ -33,7 +33,7 @@ impl KernelModule {
         let architecture = format!("sm_{major}{minor}");
         let image = compile(&source::module(dim), &architecture)?;
         hold.bind()?;
-        // SAFETY: the image is a whole cubin, as the compiler gave it.
+        // SAFETY: the image is a whole cubin, as returned by the compiler.
         let module = call("cannot load the kernels", unsafe { driver::load_data(image.as_ptr().cast()) })?;
         let mut loaded = Self { hold: Arc::clone(hold), module, functions: Vec::new() };
         for kernel in CudaKernel::ALL {
@@ -80,8 +80,8 @@ impl Drop for Program {
     }
 }
 
-/// Compiles to machine code (cubin) for `architecture` (`sm_90`) rather than to PTX: a compiler newer than the driver
-/// could emit PTX that the driver rejects.
+/// Compiles to machine code (cubin) for `architecture` (such as `sm_90`) rather than to PTX: a compiler newer than the
+/// driver could emit PTX that the driver rejects.
 fn compile(text: &str, architecture: &str) -> Result<Vec<u8>, CudaError> {
     let failed = |log: String| CudaError::Compile { architecture: architecture.to_owned(), log };
     let program_text = CString::new(text).map_err(|error| failed(error.to_string()))?;
@@ -97,7 +97,7 @@ fn compile(text: &str, architecture: &str) -> Result<Vec<u8>, CudaError> {
         return Err(failed(format!("{error:?}: {}", log_text(&log))));
     }
     let mut size = 0;
-    // SAFETY: the program was compiled; the buffer is as long as it says.
+    // SAFETY: the program was compiled; the buffer has the size that the compiler reports.
     unsafe {
         nvrtc::nvrtcGetCUBINSize(program.0, &mut size).result().map_err(nvrtc_error)?;
         let mut image = vec![0u8; size];

@@ -12,7 +12,7 @@ use crate::cuda::plan::Placement;
 
 /// A GPU with its cuBLAS handle.
 pub(crate) struct GpuDriver {
-    // Fields drop in order: cuBLAS needs the GPU to be freed.
+    // Fields drop in order: the cuBLAS handle uses the stream of the GPU.
     blas: Blas,
     gpu: Gpu,
 }

@@ -72,7 +72,8 @@ impl AttendBackward {
         kernel.fits("delta", &self.delta, pairs)?;
         let sums = LaunchArguments::new().slice(&self.out).slice(&self.gradient).slice(&self.delta).int(pairs as u32);
         let grid = |x: u32, y: u32| Geometry { blocks: [x, y, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the kernels' parameters; sizes were checked, and what indices name is promised by their spans.
+        // SAFETY: the kernels' parameters; sizes were checked, and indices are valid by the contract of
+        // `DeviceSlice::new`.
         unsafe {
             // One warp per pair, four warps per block.
             sums.launch(on, CudaKernel::AttendDelta, grid((pairs as u32).div_ceil(4), 1))?;

@@ -8,7 +8,7 @@ use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 /// Threads per block; each processes eight values.
 const THREADS: u32 = 256;
 
-/// `to = from` for each value.
+/// Conversion from `bf16` to `f32`: `to = from` for each value.
 #[derive(Debug, Clone, Copy)]
 pub struct WidenToF32 {
     /// Source.
@@ -19,7 +19,7 @@ pub struct WidenToF32 {
     pub count: usize,
 }
 
-/// `to = from` for each value, rounded to nearest.
+/// Conversion from `f32` to `bf16`: `to = from` for each value, rounded to nearest.
 #[derive(Debug, Clone, Copy)]
 pub struct NarrowToBf16 {
     /// Source.

@@ -11,7 +11,7 @@ use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, l
 /// Threads per block of the activation; each processes eight values.
 const THREADS: u32 = 256;
 
-/// `stream_gradient += ∂norm(stream)ᵀ · gradient`, row by row.
+/// Backward pass of RMS norm: `stream_gradient += ∂norm(stream)ᵀ · gradient`, row by row.
 #[derive(Debug, Clone, Copy)]
 pub struct RmsNormBackward {
     /// Residual stream at the input of the norm, shape (rows of the stream, width).
@@ -60,7 +60,8 @@ impl RmsNormBackward {
             .slice(&self.stream_gradient)
             .int(self.width)
             .float(self.eps);
-        // SAFETY: the parameters of `rms_norm_backward`; sizes were checked.
+        // SAFETY: the parameters of `rms_norm_backward`; sizes were checked, and indices are valid by the contract of
+        // `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.rows, 1, 1], threads: 256, shared: 0 }) }
     }
 }
@@ -167,7 +168,8 @@ impl RotaryBackward {
             .int(self.heads)
             .int(self.kv_heads)
             .float(self.eps);
-        // SAFETY: the parameters of `rotary_backward`; sizes were checked, and positions are promised by their slice.
+        // SAFETY: the parameters of `rotary_backward`; sizes were checked, and positions are valid by the contract of
+        // `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.count, 1, 1], threads: 128, shared: 0 }) }
     }
 }

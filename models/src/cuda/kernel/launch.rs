@@ -71,7 +71,7 @@ pub struct Geometry {
 
 /// A launcher of kernels: the stream of a GPU, or the emulator.
 pub trait Launch {
-    /// Enqueues one kernel after all kernels launched before. Must not wait for it.
+    /// Enqueues one kernel after all kernels launched before. May return before the kernel has run.
     ///
     /// # Safety
     /// `arguments` point to values of exactly the kernel's parameters, in order, as for `cuLaunchKernel`; addresses
@@ -110,7 +110,7 @@ pub enum KernelError {
 
 macro_rules! kernels {
     ($($(#[$doc:meta])* $kernel:ident = $name:literal,)*) => {
-        /// All kernels by their entry points.
+        /// A kernel of the module.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum CudaKernel {
             $($(#[$doc])* $kernel,)*

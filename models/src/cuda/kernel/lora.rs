@@ -28,7 +28,7 @@ pub struct LoraFactors {
     pub b: [u64; 3],
     /// First row of each projection's A in the stack.
     pub first: [u32; 3],
-    /// Number of columns of each B: the adapter's rank, padded to a multiple of 16.
+    /// Number of columns of each B: the adapter's largest rank at this site, padded to a multiple of 16.
     pub rank: u32,
     /// Number of rows of `a`.
     pub stacked: u32,
@@ -42,7 +42,7 @@ pub struct LoraFactors {
 pub struct LoraTile {
     /// Index of the adapter's [`LoraFactors`]; [`NONE`] for padding.
     pub adapter: u32,
-    /// Index of its first token in the order.
+    /// Index of the tile's first token in the order.
     pub first: u32,
     /// Number of tokens, 1 to 16.
     pub count: u32,
@@ -78,7 +78,8 @@ pub struct LoraShrink {
     pub x: DeviceSlice<bf16>,
     /// Output of shape (tokens, `stride`), indexed by token. Each row is written up to its adapter's `stacked`.
     pub small: DeviceSlice<f32>,
-    /// Number of values from one token to the next in `small`: the largest `stacked` of all adapters, a multiple of 16.
+    /// Number of values from one token to the next in `small`: at least the largest `stacked` of all adapters, and a
+    /// multiple of 16.
     pub stride: u32,
     /// Number of tiles in the grid.
     pub count: u32,
@@ -108,7 +109,7 @@ impl LoraShrink {
             .int(self.stride)
             .int(self.inn);
         let geometry = Geometry { blocks: [self.stride / 16, self.count, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `lora_shrink`; what indices name is promised by their spans.
+        // SAFETY: the parameters of `lora_shrink`; indices are valid by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }
@@ -158,7 +159,7 @@ impl LoraExpand {
         kernel.demand(ordered, || format!("end columns {ends:?}: expected ascending multiples of 16"))?;
         kernel.fits("tiles", &self.tiles, self.count as usize)?;
         let geometry = Geometry { blocks: [ends[2].div_ceil(COLUMNS), self.count, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `lora_expand`; what indices name is promised by their spans.
+        // SAFETY: the parameters of `lora_expand`; indices are valid by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 

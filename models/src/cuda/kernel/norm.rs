@@ -5,8 +5,8 @@ use half::bf16;
 use super::launch::LaunchArguments;
 use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
-/// `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019, arXiv:1910.07467). The
-/// preceding matrix multiplication has already added its result to the stream.
+/// RMS norm: `out = stream / √(mean(stream²) + eps) · weight`, row by row (Zhang and Sennrich 2019, arXiv:1910.07467).
+/// The preceding matrix multiplication has already added its result to the stream.
 #[derive(Debug, Clone, Copy)]
 pub struct RmsNorm {
     /// Residual stream of shape (rows of the stream, width).
@@ -49,7 +49,8 @@ impl RmsNorm {
             .slice(&self.out)
             .int(self.width)
             .float(self.eps);
-        // SAFETY: the parameters of `rms_norm`; sizes were checked.
+        // SAFETY: the parameters of `rms_norm`; sizes were checked, and indices are valid by the contract of
+        // `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.rows, 1, 1], threads: 256, shared: 0 }) }
     }
 }

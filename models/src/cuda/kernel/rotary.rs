@@ -73,7 +73,8 @@ impl Rotary {
             .int(self.heads)
             .int(self.kv_heads)
             .float(self.eps);
-        // SAFETY: the parameters of `rotary`; sizes were checked, and what indices name is promised by their spans.
+        // SAFETY: the parameters of `rotary`; sizes were checked, and indices are valid by the contract of
+        // `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.count, 1, 1], threads: 128, shared: 0 }) }
     }
 }

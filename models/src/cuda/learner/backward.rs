@@ -1,4 +1,5 @@
-//! Backward pass: each layer is recomputed from its input, then differentiated (activation checkpointing).
+//! Backward pass: each layer except the last is recomputed from its input, then differentiated (activation
+//! checkpointing).
 
 use half::bf16;
 
@@ -26,7 +27,7 @@ impl<D: Driver> LearnerPass<'_, D> {
         Ok(())
     }
 
-    /// Feed-forward block.
+    /// Backpropagates through the feed-forward block.
     fn feed_forward_backward(&self, index: usize, layer: &LayerLayout) -> Result<(), CudaError> {
         let buffers = self.buffers;
         let back = &self.buffers.back;
@@ -49,7 +50,8 @@ impl<D: Driver> LearnerPass<'_, D> {
         self.norm_backward(back.middle, layer.ffn_norm)
     }
 
-    /// Attention block. Below the first layer there are no trained parameters, so its input gets no gradient.
+    /// Backpropagates through the attention block. The input of the first layer gets no gradient: no trained parameters
+    /// lie below it.
     fn attention_block_backward(
         &self,
         index: usize,

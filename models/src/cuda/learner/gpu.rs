@@ -13,8 +13,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 impl Learner {
     /// Loads a checkpoint onto GPU `ordinal` and initializes an adapter there: weights in `bf16`, the adapter in `f32`.
-    /// If `tokens`, the maximum number of tokens of a pass counted as in
-    /// [`PassLimits`](crate::cuda::learner::PassLimits), is given, the memory of such a pass is allocated immediately.
+    /// `tokens` is the maximum number of tokens of a pass, counted as in
+    /// [`PassLimits`](crate::cuda::learner::PassLimits). If it is given, the memory of such a pass is allocated
+    /// immediately.
     ///
     /// # Errors
     /// [`CudaError::Unavailable`] when the GPU, the driver or a library is missing; [`CudaError::Call`] when memory is

@@ -1,13 +1,13 @@
 //! LoRA training on a GPU: the same passes as on the CPU, with the base model in `bf16`, and the adapter, the residual
 //! stream and all weight gradients in `f32`.
 //!
-//! A pass keeps the input of each layer; the backward pass recomputes the layer from it. The base model gets no
-//! gradients. Activation gradients are `bf16` where they enter a matrix multiplication with the base model. The
-//! adapter's values and gradients are copied between host and GPU, and the optimizer runs on the host.
+//! A pass keeps the input of each layer; the backward pass recomputes each layer except the last from its input. The
+//! base model gets no gradients. Activation gradients are `bf16` where they enter a matrix multiplication with the base
+//! model. The adapter's values and gradients are copied between host and GPU, and the optimizer runs on the host.
 //!
-//! Differences from the CPU: a prefix shared by several sequences is computed once per sequence (`rows`), and every
-//! layer recomputes its activations. Distillation from a teacher ([`Objective::distillation`]) and hidden states
-//! ([`Learner::states`]) are not supported and return an error.
+//! Differences from the CPU: a prefix shared by several sequences is computed once per sequence (`pass_rows`), and
+//! every layer except the last recomputes its activations. Distillation from a teacher ([`Objective::distillation`])
+//! and hidden states ([`Learner::states`]) are not supported and return an error.
 //!
 //! The memory requirement is known before anything is allocated ([`TrainingMemory`]). If the maximum pass size is
 //! given, its memory is allocated at the start.
@@ -44,7 +44,7 @@ use pass::LearnerPass;
 use pass_layout::{PassLayout, PassSize};
 use pass_rows::PassRows;
 
-/// Maximum number of tokens of a pass: the y dimension of a grid, which counts them, is limited to this.
+/// Maximum number of tokens of a pass: the y dimension of a grid, which counts tokens, is limited to this.
 const MAX_PASS_TOKENS: usize = 65_535;
 
 /// Error for distillation from a teacher.
@@ -55,9 +55,9 @@ const NO_TEACHER: &str = "distillation from a teacher's most probable tokens is 
 const NO_STATES: &str = "hidden states, from which a ranker scores branches, are not supported on a GPU: train on the CPU \
     (--device cpu)";
 
-/// Creates a learner whose passes run on `driver`. If `tokens`, the maximum number of tokens of a pass counted as in
-/// [`PassLimits`], is given, the memory of such a pass is allocated immediately; otherwise, and for longer passes, when
-/// needed.
+/// Creates a learner whose passes run on `driver`. `tokens` is the maximum number of tokens of a pass, counted as in
+/// [`PassLimits`]. If it is given, the memory of such a pass is allocated immediately; otherwise, and for longer
+/// passes, it is allocated when needed.
 ///
 /// # Errors
 /// [`CudaError::Model`] for full fine-tuning, a missing tensor, a shape that no kernel supports, or a pass that does
@@ -181,7 +181,7 @@ impl<D: Driver> DeviceLearner<D> {
         Ok(())
     }
 
-    /// Returns the bytes held between passes.
+    /// Returns the bytes of weights and adapter, which are held independently of any pass.
     fn resident_bytes(&self) -> usize {
         self.places.bytes + self.adapter.bytes
     }

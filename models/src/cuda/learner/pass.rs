@@ -96,7 +96,7 @@ impl<D: Driver> LearnerPass<'_, D> {
         Ok(())
     }
 
-    /// Attention, from the outputs of the projections.
+    /// Computes attention from the outputs of the projections.
     fn attend(&self, layer: &LayerLayout, back: bool) -> Result<(), CudaError> {
         let config = self.config;
         let buffers = self.buffers;
@@ -105,7 +105,7 @@ impl<D: Driver> LearnerPass<'_, D> {
         let heads = config.heads as u32;
         let kv_heads = config.kv_heads as u32;
         let dim = config.head_dim as u32;
-        // The backward pass of the norms needs their inputs, of which the kernel overwrites the queries.
+        // The backward pass of the norms per head needs their inputs, but the kernel overwrites the queries.
         if back && layer.head_norms.is_some() {
             self.driver.copy(qkv, self.work(buffers.raw))?;
         }

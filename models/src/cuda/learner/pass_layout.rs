@@ -53,8 +53,9 @@ pub(super) struct PassLayout {
     /// Residual stream.
     pub(super) stream: Placement<f32>,
     pub(super) normed: Placement<bf16>,
-    /// Queries, keys and values; for models with norms per head also as they come out of the projection.
+    /// Queries, keys and values.
     pub(super) qkv: Placement<bf16>,
+    /// Outputs of the query, key and value projections; empty for models without norms per head.
     pub(super) raw: Placement<bf16>,
     /// One layer's keys and values by block.
     pub(super) cache: Placement<bf16>,
@@ -62,7 +63,7 @@ pub(super) struct PassLayout {
     pub(super) lse: Placement<f32>,
     pub(super) gate_up: Placement<bf16>,
     pub(super) activated: Placement<bf16>,
-    /// Outputs of projections, or their gradients, before and after rounding.
+    /// Outputs of projections before rounding, or gradients of these outputs, rounded and widened again.
     pub(super) wide: Placement<f32>,
     /// Inputs of projections, widened to `f32` for adapters.
     pub(super) x: Placement<f32>,

@@ -1,7 +1,7 @@
 //! Plan of a GPU's memory, made before any of it is allocated.
 //!
 //! Weights and workspace have fixed sizes; the rest of the permitted share is KV cache. All of it is allocated once,
-//! when a decoder is loaded. Adapters are allocated later, from the memory outside the share.
+//! when a decoder is loaded. Adapters are allocated later, from memory outside the plan.
 
 mod placement;
 mod weights;
@@ -22,8 +22,8 @@ use crate::decoder::DecoderConfig;
 /// Bytes of cuBLAS workspace, as NVIDIA recommends for compute capability 9.0.
 pub const BLAS_BYTES: usize = 32 << 20;
 
-/// Bytes that are never planned with, whatever the share: for cuBLAS' own state and kernels, captured graphs, and
-/// rounding up to the driver's pages.
+/// Bytes excluded from every plan, whatever the share: for cuBLAS' own state and kernels, captured graphs, and rounding
+/// up to the driver's pages.
 pub(in crate::cuda) const RESERVED_BYTES: usize = 1 << 30;
 
 const GIB: f64 = (1u64 << 30) as f64;

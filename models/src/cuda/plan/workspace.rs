@@ -83,6 +83,6 @@ fn partial(config: &DecoderConfig, limits: &StepLimits, multiprocessors: u32) ->
         let splits = splits(config, limits, rows, multiprocessors);
         AttendDecode::workspace(rows as u32, splits, config.heads as u32, config.head_dim as u32)
     };
-    // Not monotonic in the number of rows: fewer rows are split into more parts.
+    // The size is not monotonic in the number of rows: fewer rows are split into more parts.
     (1..=limits.rows).map(values).max().unwrap_or(0)
 }

@@ -14,7 +14,7 @@ const SINGLE: usize = 4;
 /// Minimum memory traffic and arithmetic of some work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkCost {
-    /// Bytes read and written, counting each value once.
+    /// Bytes read and written, counting each value once per direction.
     pub bytes: usize,
     /// Matrix operations, counting a multiply-add as two.
     pub operations: usize,
@@ -75,8 +75,8 @@ impl<'a> StepLoad<'a> {
         }
     }
 
-    /// Returns the total cost of one kind of work in the step. `None` for LoRA, whose cost depends on the adapters, and
-    /// for matrix multiplications, which are counted per launch.
+    /// Returns the total cost of one kind of work in the step. `None` for LoRA, whose cost depends on the adapters, for
+    /// matrix multiplications, which are counted per launch, and for kernels that only training launches.
     pub(super) fn cost(&self, work: WorkKind) -> Option<WorkCost> {
         let Self { config, tokens, logits, seen, pairs } = *self;
         let layers = config.layers;

@@ -31,7 +31,7 @@ struct TimedLaunch<M> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::cuda) struct LaunchTiming {
     pub(in crate::cuda) work: WorkKind,
-    /// Minimum cost, for launches that declare one.
+    /// Minimum cost of a matrix multiplication. `None` for kernels.
     pub(in crate::cuda) cost: Option<WorkCost>,
     pub(in crate::cuda) seconds: f64,
 }

@@ -1,8 +1,9 @@
 //! Layout of a step's inputs in one buffer, which is copied to the GPU.
 //!
 //! Each part has a fixed offset, so that captured graphs stay valid. Block tables come last, each with room for the
-//! longest sequence; only their used entries are copied ([`StepLayout::pieces`]). Rows with one new token come before
-//! the others, as decoding attention requires; logits keep the order of the batch.
+//! longest sequence; unless the tables are small, entries beyond the longest row's are not copied
+//! ([`StepLayout::pieces`]). Rows with one new token come before the others, as decoding attention requires; logits
+//! keep the order of the batch.
 
 mod writer;
 
@@ -63,8 +64,8 @@ pub struct CopyRect {
 const TOGETHER: usize = 32 << 10;
 
 impl StepLayout {
-    /// Returns the pieces to copy for a step: everything before the tables, and as many entries of each table as the
-    /// longest row uses.
+    /// Returns the pieces to copy for a step: everything before the tables, and at least as many entries of each table
+    /// as the longest row uses.
     pub fn pieces(&self, step: &StepShape) -> [CopyRect; 2] {
         let whole = |end: usize| CopyRect { first: 0, width: end, pitch: end, rows: 1 };
         let first = self.tables.first();

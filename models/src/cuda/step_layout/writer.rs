@@ -228,7 +228,7 @@ impl StepWriter {
             let row = &batch.rows()[index];
             if row.tokens.len() > 1 {
                 let count = prefill_tiles(row.tokens.len() as u32, heads, kv_heads);
-                // A tile attends to the context before the row, and to the tokens of the row up to its own.
+                // A tile attends to the row's cached context, and to the row's new tokens up to the end of the tile.
                 let cost =
                     |tile: u32| row.start as u64 + row.tokens.len() as u64 * u64::from(tile + 1) / u64::from(count);
                 self.tiles.extend((0..count).map(|tile| (cost(tile), [place as u32, tile])));

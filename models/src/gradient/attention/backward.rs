@@ -26,7 +26,7 @@ const UNITS: usize = 16;
 #[derive(Debug)]
 pub(super) struct TileRun {
     parts: Vec<SegmentPart>,
-    /// Queries from the first to the last that attends to any key of the run.
+    /// Range from the first to the last query that attends to any key of the run.
     queries: Range<usize>,
     /// Start of the run's sums in the memory for partial sums, in tokens of all heads.
     start: usize,
@@ -65,8 +65,8 @@ pub(super) fn partial(runs: &[TileRun]) -> usize {
     runs.last().map_or(0, |run| run.start + run.queries.len())
 }
 
-/// Maximum number of runs for a pack of `tokens` tokens: rounding the share of work down adds one to the target.
-/// Packs of a few tokens, whose share is a few multiplications, may have more.
+/// Maximum number of runs for a pack of `tokens` tokens: the target, plus one because the share of work is rounded
+/// down. Packs of a few tokens may exceed it, because their share is only a few multiplications.
 pub(super) fn most_runs(tokens: usize, kv: usize) -> usize {
     (UNITS.div_ceil(kv) + 1).min(tokens)
 }

@@ -16,8 +16,8 @@ use crate::kernel::soft_cap;
 use crate::kernel::team::{Base, Team};
 use crate::kernel::worker_memory::FreeMemory;
 
-/// Score of keys behind a query's window. Finite, unlike that of later keys: a tile may have no other keys, and the sums
-/// over it vanish beside the first score of a visible key.
+/// Score of keys before a query's window. It is finite, unlike the score of keys after the query, because a tile may
+/// hold no other keys. The sums over such a tile vanish when the first visible key rescales them.
 const HIDDEN: f32 = -1e30;
 
 pub(super) fn run(

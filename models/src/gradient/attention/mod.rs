@@ -5,9 +5,9 @@
 //! et al. 2022, "FlashAttention", algorithms 2 and 4). A limit of the scores `c · tanh(s / c)` multiplies `ds` by
 //! `1 - tanh²(s / c)`. Scores exist only as tiles of `TILE` × `TILE`.
 //!
-//! On request, the operands of the last three products are brain floats: `dv`, `dq` and `dk`. Scores and their gradients
-//! never are. The forward pass has to repeat an engine's log-probabilities, and `ds` is a difference of values that may be
-//! almost equal.
+//! On request, the operands of the products that give `dv`, `dq` and `dk` are rounded to brain floats. The products for
+//! scores and for their gradients always use `f32`. The forward pass has to repeat an engine's log-probabilities, and
+//! `ds` is a difference of values that may be almost equal.
 
 mod backward;
 mod forest;
@@ -108,9 +108,9 @@ impl AttentionPlan {
         Self { rounding, ..Self::new(pack, heads) }
     }
 
-    /// Computes attention by `rule` for every token. q and `out` have shape (tokens, heads · dim), k and v (tokens, kv heads
-    /// · dim), already rotated where the model requires it. `lse`, shape (tokens, heads), receives the logarithm of
-    /// each softmax's denominator.
+    /// Computes attention by `rule` for every token. q and `out` have shape (tokens, heads · dim), k and v (tokens, kv
+    /// heads · dim), already rotated where the model requires it. `lse`, shape (tokens, heads), receives the logarithm
+    /// of each softmax's denominator.
     ///
     /// # Panics
     /// If a slice does not have its shape.

@@ -22,7 +22,7 @@ pub(super) struct TokenVectors<'a> {
     pub(super) dim: usize,
 }
 
-/// Rounded operands of one tile of keys and one tile of queries. Sums over tokens take two at a time.
+/// Rounded operands of one tile of keys and one tile of queries. Sums over tokens take two tokens at a time.
 pub(super) struct RoundedTile<'a> {
     rounding: Rounding,
     dim: usize,
@@ -32,7 +32,7 @@ pub(super) struct RoundedTile<'a> {
     slopes: &'a mut [u32],
     /// Pairs of queries or of gradients of outputs, shape (pairs, dim).
     vectors: &'a mut [u32],
-    /// Factors of these, shape (pairs, `TILE`).
+    /// Factors of the vectors, shape (pairs, `TILE`).
     factors: &'a mut [u32],
 }
 
@@ -53,8 +53,8 @@ impl<'a> RoundedTile<'a> {
         self.rounding.pairs(keys, self.keys);
     }
 
-    /// Adds the sums of the queries' vectors, each times its factors, to `to`, shape (keys, dim). The factors have shape
-    /// (queries, `TILE`); the extent has rows of keys and sums over the queries.
+    /// Adds the sums of the queries' vectors, each times its factors, to `to`, shape (keys, dim). The factors have
+    /// shape (queries, `TILE`); the extent has rows of keys and sums over the queries.
     pub(super) fn add(&mut self, extent: Extent, (factors, vectors): (&[f32], TokenVectors<'_>), to: &mut [f32]) {
         let factors = TokenVectors { from: factors, stride: TILE, count: extent.inner, dim: TILE };
         self.rounding.pairs(factors, self.factors);
@@ -80,7 +80,8 @@ impl<'a> RoundedTile<'a> {
 }
 
 impl Rounding {
-    /// Writes pairs of two tokens each, shape (pairs of tokens, dim). An odd last token is paired with zeros.
+    /// Rounds the vectors of neighboring tokens to pairs, shape (pairs of tokens, dim). An odd last token is paired
+    /// with zeros.
     fn pairs(self, vectors: TokenVectors<'_>, to: &mut [u32]) {
         let TokenVectors { from, stride, count, dim } = vectors;
         let row = |index: usize| &from[index * stride..][..dim];

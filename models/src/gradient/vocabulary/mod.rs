@@ -1,10 +1,10 @@
 //! Vocabulary part of a loss: logits, log-probabilities, entropies and their gradients, a few targets at a time.
 //!
 //! With p the distribution and H its entropy,
-//! `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`. A distillation term adds `weight · (q - towards)` to the logits of its tokens, with q the softmax of
-//! these logits alone. Logits exist for `ROWS` targets at a time, and their gradients only for one tile of them,
-//! from which both matrix multiplications read immediately. A limit of the logits multiplies their gradient by
-//! `1 - tanh²`.
+//! `d logits = slope.logprob · (onehot - p) - slope.entropy · p ∘ (ln p + H)`. A distillation term adds
+//! `weight · (q - towards)` to the gradients of its tokens' logits, with q the softmax of these logits alone. Logits
+//! exist for `ROWS` targets at a time, and their gradients only for one tile of the vocabulary, from which both matrix
+//! multiplications read immediately. A soft limit of the logits multiplies their gradient by `1 - tanh²`.
 
 mod backward;
 mod distribution;
@@ -25,7 +25,8 @@ const ROWS: usize = 96;
 pub struct VocabularyHead<'a> {
     /// Weights, shape (vocabulary, hidden).
     pub weights: &'a Packed,
-    /// If `true`, the backward pass rounds slopes and weights to brain floats. Not with a trained projection.
+    /// If `true`, the backward pass rounds slopes and weights to brain floats. Always `false` if the projection is
+    /// trained.
     pub rounded: bool,
     /// Soft limit `c` of the logits, which become `c · tanh(logit / c)`. `None` leaves them unlimited.
     pub cap: Option<f32>,

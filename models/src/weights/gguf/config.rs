@@ -107,7 +107,8 @@ impl MetadataKeys<'_> {
         let layers = if count < 1 << 16 { family.layers(count, window.map(|size| size as usize)) } else { Vec::new() };
         let given = |key: &str| if family.multipliers { self.float(key).filter(|&value| value > 0.0) } else { None };
         let head_norm = if gguf.has("model.layers.0.self_attn.q_norm.weight") { QkNorm::Head } else { QkNorm::None };
-        // llama.cpp tells the largest Gemma 2 and 3 by their number of layers: there, the scale is not that of a head.
+        // llama.cpp recognizes the largest Gemma 2 and 3 by their number of layers. Their scale does not follow from
+        // the width of a head.
         let largest =
             matches!((family.model_type, self.number("block_count")), ("gemma2", Some(46)) | ("gemma3_text", Some(62)));
         let attention_scale = match family.gemma && largest && heads > 0 {
@@ -171,7 +172,7 @@ impl MetadataKeys<'_> {
     }
 }
 
-/// Factor on cosine and sine. llama.cpp multiplies a GGUF's `attn_factor` with YaRN's own `0.1 · ln(factor) + 1`
+/// Factor on cosine and sine. llama.cpp multiplies a GGUF's `attn_factor` by YaRN's own `0.1 · ln(factor) + 1`
 /// (`rope_yarn` in `ggml`). `None` leaves YaRN's own factor.
 fn attention_factor(stored: Option<f32>, factor: f32) -> Option<f32> {
     stored.filter(|&stored| stored != 1.0).map(|stored| stored * (0.1 * factor.ln() + 1.0))

@@ -8,7 +8,7 @@ use crate::architecture::{ExpertNames, Experts, Family};
 const SOFTMAX: [u64; 2] = [0, 1];
 
 impl MetadataKeys<'_> {
-    /// Family of the file, of which some architectures have one with experts and one without.
+    /// Family of the file. Some architectures have two families: one with experts and one without.
     pub(super) fn family(&self) -> Result<&'static Family, ModelError> {
         let plain = Family::of_gguf(self.architecture).map_err(|reason| self.gguf.unsupported(reason))?;
         if self.number("expert_count").unwrap_or(0) == 0 {
@@ -45,8 +45,9 @@ impl MetadataKeys<'_> {
         }))
     }
 
-    /// Inner width of an expert. Files of Mixtral have one width for all feed-forward blocks; early files of Qwen's families
-    /// have that of a token's experts together, which llama.cpp divides in the same way (its pull request 7835).
+    /// Inner width of an expert. Files of Mixtral state one width for all feed-forward blocks. Early files of Qwen's
+    /// families state the total width of a token's experts, which llama.cpp divides in the same way (its pull request
+    /// 7835).
     fn width(&self, family: &Family, per_token: usize) -> Result<usize, ModelError> {
         if self.number("expert_feed_forward_length").is_some_and(|width| width > 0) {
             return self.size("expert_feed_forward_length");

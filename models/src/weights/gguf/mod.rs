@@ -108,7 +108,7 @@ impl Gguf {
     ///
     /// # Errors
     /// [`ModelError::Corrupt`] for missing or impossible numbers, [`ModelError::Unsupported`] for unknown
-    /// architectures.
+    /// architectures and features.
     pub fn config(&self) -> Result<DecoderConfig, ModelError> {
         config::read(self)
     }

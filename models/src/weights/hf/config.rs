@@ -36,7 +36,7 @@ pub(super) struct ConfigFile {
     hidden_activation: Option<String>,
     use_sliding_window: Option<bool>,
     use_bidirectional_attention: Option<bool>,
-    /// General name of the same in `transformers` 5, where `false` lets tokens see later ones.
+    /// Inverse of `use_bidirectional_attention` in `transformers` 5: `false` lets tokens see later ones.
     is_causal: Option<bool>,
     mlp_bias: Option<bool>,
     partial_rotary_factor: Option<f32>,
@@ -50,7 +50,7 @@ pub(super) struct FeatureFields {
     pub(super) sliding_window: Option<usize>,
     /// Kind of each layer: `full_attention` or `sliding_attention`.
     pub(super) layer_types: Option<Vec<String>>,
-    /// Former statement of the same for Gemma 3: every n-th layer is global.
+    /// Former alternative to `layer_types` in Gemma 3: every n-th layer is global.
     pub(super) sliding_window_pattern: Option<usize>,
     /// Layers of SmolLM3 with a rotation (1) and without (0).
     pub(super) no_rope_layers: Option<Vec<u8>>,
@@ -91,7 +91,7 @@ struct RopeFields {
     attention_factor: Option<f32>,
     mscale: Option<f32>,
     truncate: Option<bool>,
-    /// Location of this field in `transformers` 5.
+    /// Location of `partial_rotary_factor` in `transformers` 5.
     partial_rotary_factor: Option<f32>,
     short_factor: Option<Vec<f32>>,
 }
@@ -114,7 +114,7 @@ fn default_eps() -> f32 {
     1e-6
 }
 
-/// Reads the bytes of the `config.json` at `path`. Fields that it omits are derived from the tensors.
+/// Parses `bytes`, the content of the `config.json` at `path`. Features that it does not state follow from the tensors.
 pub(in crate::weights) fn read(
     path: &Path,
     bytes: &[u8],
@@ -179,7 +179,7 @@ impl ConfigFile {
         shares.chain([self.partial_rotary_factor]).flatten().find(|share| *share != 1.0)
     }
 
-    /// Rotary base of layers with a sliding window, in families where it is their own.
+    /// Rotary base of layers with a sliding window, in families in which these layers have a separate one.
     pub(super) fn local_rope_base(&self) -> Result<f32, String> {
         let Some(RopeSettings::ByLayer { sliding_attention: rope, .. }) = &self.rope_parameters else {
             return Ok(self.features.rope_local_base_freq.unwrap_or(10_000.0));

@@ -11,7 +11,7 @@ use crate::architecture::{ExpertNames, Experts, Family};
 #[derive(Debug, Deserialize)]
 pub(super) struct ExpertFields {
     num_experts: Option<usize>,
-    /// Mixtral's name of the same.
+    /// Mixtral's name of `num_experts`.
     num_local_experts: Option<usize>,
     num_experts_per_tok: Option<usize>,
     moe_intermediate_size: Option<usize>,

@@ -30,7 +30,7 @@ impl ConfigFile {
             rotary_dim: self.rotated_share().map(|share| (head_dim as f32 * share) as usize),
             local_rope_base: if family.local_rope { Some(self.local_rope_base()?) } else { None },
             layers: self.layers(family, context)?,
-            // Granite's default is 1, not the width of a head (`configuration_granite.py`).
+            // Granite's default scale is 1 instead of `1 / √head_dim` (`configuration_granite.py`).
             attention_scale: match family.multipliers {
                 true => Some(fields.attention_multiplier.unwrap_or(1.0)),
                 false => scalar.map(|scalar| 1.0 / scalar.sqrt()),
@@ -46,7 +46,7 @@ impl ConfigFile {
         })
     }
 
-    /// Attention of each layer. Empty if all layers have the default. A window that holds the whole context is none.
+    /// Attention of each layer. Empty if all layers have the default. A window that covers the context counts as none.
     fn layers(&self, family: &Family, context: usize) -> Result<Vec<LayerAttention>, String> {
         let fields = &self.features;
         let count = self.num_hidden_layers;

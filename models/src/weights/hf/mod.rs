@@ -42,7 +42,7 @@ impl Safetensors {
         }
     }
 
-    /// No tensors, in place of those at `path`.
+    /// Creates an empty set of tensors for the checkpoint at `path`.
     pub(super) fn none(path: &Path) -> Self {
         Self { path: path.into(), shards: Vec::new(), places: HashMap::new() }
     }

@@ -20,7 +20,7 @@ impl ShardIndex {
     /// Reads the index in `dir`. `None` if there is none.
     ///
     /// # Errors
-    /// [`ModelError::Io`], or [`ModelError::Corrupt`] if it is no index, or names a file outside the directory.
+    /// [`ModelError::Io`], or [`ModelError::Corrupt`] if it is not an index, or names a file outside the directory.
     pub(crate) fn read(dir: &Path) -> Result<Option<ShardIndex>, ModelError> {
         let path = dir.join(ShardIndex::FILE);
         if !path.is_file() {

@@ -30,8 +30,8 @@ pub(crate) fn save(weights: &Weights, team: &Arc<Team>, dir: &Path) -> Result<[P
     Ok([all, some])
 }
 
-/// Saves an adapter whose change to every matrix has about half the magnitude of a random matrix of its shape, whatever
-/// the rank.
+/// Saves an adapter whose change to every matrix has about half the magnitude of a random matrix of its shape, at any
+/// rank.
 fn random(
     weights: &Weights,
     team: &Arc<Team>,

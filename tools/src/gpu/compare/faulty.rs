@@ -11,7 +11,7 @@ pub(super) fn mock(seed: u64) -> MockBackend {
 }
 
 /// A mock that returns the logits of a different mock for rows where `wrong` holds, given (batch, row, whether graphs
-/// are on). Every row of its batches must want its last logits.
+/// are on). In each batch, either all rows or none must request the logits of their last token.
 pub(super) struct FaultyBackend<F> {
     right: MockBackend,
     other: MockBackend,

@@ -17,7 +17,7 @@ pub(crate) struct StepBounds {
     pub(crate) vocab: usize,
 }
 
-/// Compares decode steps at and around the edge of every bucket, at growing contexts: graphs and plain launches,
+/// Compares decode steps at and around the edge of every bucket, at several contexts: graphs and plain launches,
 /// selected by `set`, must agree bitwise. Rows use `adapters` in turn. Needs blocks for `bounds.rows` sequences of the
 /// full context.
 pub(crate) fn compare_graphs<B: Backend>(

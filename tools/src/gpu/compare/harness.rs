@@ -60,8 +60,8 @@ impl<'a> SequenceHarness<'a> {
         self.adapters.get(index % self.adapters.len().max(1)).copied().flatten()
     }
 
-    /// Computes the last `new` tokens of each sequence, whose other tokens are cached, and stores the logits after each
-    /// sequence.
+    /// Computes the last `new` tokens of each sequence, and stores the logits of its last token. All earlier tokens
+    /// must be in the KV blocks already.
     pub(super) fn step(&mut self, sequences: &[Vec<u32>], new: &[usize]) -> Result<(), BackendError> {
         self.batch.clear();
         for (index, (ids, new)) in sequences.iter().zip(new).enumerate() {

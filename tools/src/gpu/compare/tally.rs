@@ -39,7 +39,7 @@ impl DifferenceTally {
         self.rows.iter().map(|(count, _)| count).sum()
     }
 
-    /// Returns the mean over all positions.
+    /// Returns the mean difference over all positions.
     pub(super) fn mean(&self) -> f64 {
         self.rows.iter().map(|(_, sum)| sum).sum::<f64>() / self.count().max(1) as f64
     }

@@ -21,9 +21,9 @@ impl CudaProfiler {
         Ok(Self(Profiler::load(driver, source, options.limits, multiprocessors, plan.blocks)?))
     }
 
-    /// Times a step in which every sequence processes new tokens and samples one, launched kernel by kernel, by the
-    /// GPU's clock. Returns the fastest of `rounds` rounds, at least one. The KV cache of the sequences is computed
-    /// first.
+    /// Times a step in which every sequence processes new tokens and samples one. The step is launched kernel by kernel
+    /// and timed by the GPU's clock. Returns the fastest of `rounds` rounds, at least one. The KV cache of the
+    /// sequences is computed first.
     ///
     /// # Errors
     /// [`CudaError::Model`] when the step exceeds the limits or the KV blocks; other errors come from the driver.

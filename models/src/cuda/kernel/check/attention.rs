@@ -11,7 +11,8 @@ use crate::cuda::kernel::{
     AttendDecode, AttendPrefill, BatchView, CudaKernel, DeviceSlice, NONE, layout, prefill_tiles,
 };
 
-/// Rows with `.0` tokens in the cache and `.1` new ones, and the content of the cache.
+/// Inputs of an attention check: rows, each as its number of cached tokens and of new ones, and the content of the
+/// cache.
 pub(super) struct AttentionCase {
     pub(super) rows: Vec<(usize, usize)>,
     pub(super) dim: usize,
@@ -90,7 +91,7 @@ impl AttentionCase {
     }
 }
 
-/// Fills a row's blocks with random keys and values, per head.
+/// Fills a row's blocks with random keys and values, and returns them per head.
 fn store(
     bench: &mut CheckBench<'_>,
     cache: &mut [bf16],

@@ -99,7 +99,7 @@ fn apply(bench: &mut CheckBench<'_>, site: &LoraSite, named: &[u32]) -> Result<(
     let x = bench.random.halves(tokens * site.inn, 1.0);
     let start = bench.random.halves(tokens * width, 1.0);
     let (mut tiles, order) = lora_tiles(named);
-    // Padding as in a bucket.
+    // A padding tile, as in a step padded to a bucket size.
     tiles.push(crate::cuda::kernel::LoraTile { adapter: NONE, first: NONE, count: NONE });
     let count = tiles.len() as u32;
     let stride = site.factors.iter().map(|factors| factors.stacked).max().unwrap_or(16);

@@ -1,7 +1,7 @@
 //! Comparison of every kernel with its reference, on a GPU or on the emulator.
 //!
-//! Inputs are random per seed. Outputs start as NaN and are followed by a guard. Lengths are ragged, block tables are
-//! in random order, and block entries beyond a context are NaN.
+//! Inputs are random and depend on a seed. Outputs start as NaN and are followed by a guard. Lengths are ragged, block
+//! tables are in random order, and block entries beyond a context are NaN.
 
 mod attention;
 mod bench;
@@ -65,7 +65,7 @@ pub struct KernelFinding {
     /// Description of the inputs.
     pub case: String,
     /// Relative distance ‖found − wanted‖ / ‖wanted‖; for sampled tokens, the share of wrong ones. NaN when an output
-    /// was not written, infinite when a guard was overwritten.
+    /// was not written, infinite when a guard was overwritten or a required condition fails.
     pub error: f64,
     /// Exclusive upper bound of the error.
     pub bound: f64,

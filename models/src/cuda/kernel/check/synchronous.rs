@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use super::{CheckDevice, CheckError};
 use crate::cuda::kernel::{CudaKernel, Geometry, KernelError, Launch};
 
-/// A device that waits after every launch. Launches are asynchronous: otherwise an error would surface at a later call,
-/// without the name of the kernel.
+/// A device that waits after every launch. Launches are asynchronous, so without the wait an error would surface at a
+/// later call, without the name of the kernel.
 pub(super) struct SynchronousDevice<'a> {
     device: &'a dyn CheckDevice,
     last: Cell<Option<CudaKernel>>,

@@ -22,7 +22,7 @@ const BY_DIM: [CudaKernel; 7] = [
     CudaKernel::AttendBackwardKeys,
 ];
 
-/// Returns the shared library. `None`, with a message on standard error, when it cannot be built.
+/// Returns the path of the shared library. `None`, with a message on standard error, when it cannot be built.
 pub(super) fn library() -> Option<PathBuf> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     BUILT.get_or_init(build).clone()

@@ -41,7 +41,7 @@ pub fn sample(logits: &[f32], row: &SampleRow) -> ReferenceOutcome {
         let id = logits.iter().position(|&logit| logit == max).unwrap_or(0) as u32;
         return ReferenceOutcome::Token(ReferenceChoice { id, near: vec![id] });
     }
-    // Scaled logits determine order and cutoffs, so they are rounded like in the sampler.
+    // Scaled logits determine order and cutoffs, so they are rounded as in the sampler.
     let scale = 1.0 / row.temperature;
     let scaled = (0..).zip(logits).map(|(id, &logit)| (id, (logit - max) * scale));
     let floor = if row.min_p > 0.0 { row.min_p.ln() } else { f32::NEG_INFINITY };

@@ -1,7 +1,8 @@
 //! Memory requirement of training on a GPU, computed before anything is allocated.
 //!
 //! The total comprises the frozen weights, the adapter with its gradients, and the largest pass. If the same GPU also
-//! generates rollouts, the engine adds its own weights. The optimizer's moments stay on the host.
+//! generates rollouts, the engine adds its own weights, workspace, KV cache and adapters. The optimizer's moments stay
+//! on the host.
 
 mod shortage;
 
@@ -26,7 +27,8 @@ const HELD: usize = 2;
 /// Limits on the size of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PassLimits {
-    /// Maximum number of tokens over its sequences, each counted as a whole and in whole blocks of [`BLOCK`].
+    /// Maximum number of tokens over the sequences of a pass. Each sequence counts in full, shared prefixes included,
+    /// and in whole blocks of [`BLOCK`] tokens.
     pub tokens: usize,
     /// Number of tokens of the longest sequence. A sequence longer than `tokens` gets a pass of its own.
     pub longest: usize,
