@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::error::IndexError;
 use crate::folder::{self, LockedFolder};
@@ -18,7 +19,7 @@ pub struct SnapshotSummary {
     /// Number of passages.
     pub passages: u64,
     /// Time at which the snapshot was published. `None` if the file system does not tell.
-    pub published: Option<std::time::SystemTime>,
+    pub published: Option<SystemTime>,
     /// If `true`, searches use this snapshot.
     pub current: bool,
 }
@@ -29,15 +30,15 @@ pub struct SnapshotSummary {
 /// If there is no index, or its folder cannot be read.
 pub fn snapshots(dir: &Path) -> Result<Vec<SnapshotSummary>, IndexError> {
     let current = Manifest::read(dir)?;
-    let summary = |manifest: &Manifest, path: &Path, current| SnapshotSummary {
+    let summary = |manifest: &Manifest, current| SnapshotSummary {
         number: manifest.snapshot,
         passages: manifest.passages,
-        published: fs::metadata(path).and_then(|about| about.modified()).ok(),
+        published: published(dir, manifest.snapshot),
         current,
     };
-    let mut all = vec![summary(&current, &dir.join(MANIFEST), true)];
+    let mut all = vec![summary(&current, true)];
     for manifest in manifests(dir)?.iter().filter(|manifest| manifest.snapshot != current.snapshot) {
-        all.push(summary(manifest, &path(dir, manifest.snapshot), false));
+        all.push(summary(manifest, false));
     }
     all.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.number));
     Ok(all)
@@ -106,6 +107,13 @@ pub(crate) fn find(dir: &Path, number: u64) -> Result<Manifest, IndexError> {
     }
     let kept = manifests(dir)?.into_iter().find(|manifest| manifest.snapshot == number);
     kept.ok_or_else(|| IndexError::NoSnapshot { dir: dir.to_owned(), number })
+}
+
+/// Returns the time at which a kept snapshot or the current one was published. `None` if the file system does not tell.
+pub(crate) fn published(dir: &Path, number: u64) -> Option<SystemTime> {
+    // The manifest of the current snapshot is not kept yet.
+    let manifests = [path(dir, number), dir.join(MANIFEST)];
+    manifests.iter().find_map(|manifest| fs::metadata(manifest).and_then(|about| about.modified()).ok())
 }
 
 /// Reads the kept manifests. Skips those that cannot be read, with a warning.

@@ -12,7 +12,7 @@ use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
 use crate::graph::Graph;
-use crate::layout::MANIFEST;
+use crate::history;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::mode::Mode;
 use crate::options::OpenOptions;
@@ -75,11 +75,10 @@ impl Index {
     pub fn open_with(dir: &Path, embed: Arc<dyn Embed>, options: &OpenOptions) -> Result<Index, IndexError> {
         // Checked before the files are read through, because a watcher retries again and again.
         check_embedder(dir, &Manifest::read(dir)?, embed.as_ref())?;
-        let published = std::fs::metadata(dir.join(MANIFEST)).and_then(|about| about.modified()).ok();
         let snapshot = Snapshot::open_newest(dir, options)?;
         // Again, since another build may have published between the two reads.
         check_embedder(dir, &snapshot.manifest, embed.as_ref())?;
-        Ok(Index { snapshot, embed, filter: None, reranker: None, dir: dir.to_owned(), published })
+        Ok(Index::of(dir, snapshot, embed, None, None))
     }
 
     /// Text to put before queries.
@@ -95,7 +94,7 @@ impl Index {
         filter: Option<Arc<dyn FactFilter>>,
         reranker: Option<Arc<dyn Rerank>>,
     ) -> Index {
-        let published = std::fs::metadata(dir.join(MANIFEST)).and_then(|about| about.modified()).ok();
+        let published = history::published(dir, snapshot.manifest.snapshot);
         Index { snapshot, embed, filter, reranker, dir: dir.to_owned(), published }
     }
 
@@ -109,11 +108,10 @@ impl Index {
         embed: Arc<dyn Embed>,
         options: &OpenOptions,
     ) -> Result<Index, IndexError> {
-        let manifest = crate::history::find(dir, number)?;
+        let manifest = history::find(dir, number)?;
         check_embedder(dir, &manifest, embed.as_ref())?;
         let snapshot = Snapshot::open(dir, manifest, options)?;
-        // The manifest in the folder is that of the newest snapshot.
-        Ok(Index { published: None, ..Index::of(dir, snapshot, embed, None, None) })
+        Ok(Index::of(dir, snapshot, embed, None, None))
     }
 
     /// Makes graph searches follow only those facts that `filter` keeps. Without a filter they follow the facts most
@@ -141,7 +139,7 @@ impl Index {
         &self.snapshot.manifest
     }
 
-    /// Time at which the open snapshot was published. `None` if the file system does not tell, and for kept snapshots.
+    /// Time at which the open snapshot was published. `None` if the file system does not tell.
     pub fn published(&self) -> Option<SystemTime> {
         self.published
     }

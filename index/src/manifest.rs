@@ -10,6 +10,7 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::FileChecksum;
+use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::layout::{MANIFEST, delta_number, graph_file, snapshot_file, snapshot_name};
 use crate::prompts::Prompts;
@@ -80,6 +81,14 @@ pub struct EmbedderInfo {
     /// `None` in indexes that do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+}
+
+impl EmbedderInfo {
+    /// Returns the name or directory of the embedder, which an index keeps through changes. An index without one takes
+    /// that of `embed`.
+    pub(crate) fn source_or_that_of<'a>(&'a self, embed: &'a dyn Embed) -> Option<&'a str> {
+        self.source.as_deref().or(embed.source())
+    }
 }
 
 /// Statistics of the graph of an index.

@@ -160,7 +160,7 @@ impl Merge<'_> {
         let embed = self.live.embed.as_ref();
         let embedding = BatchEmbedder { embed, prompts, batch: self.options.batch, memory: &memory };
         let progress = &Pace::new(self.bytes_per_second);
-        let embedder_source = base.manifest.embedder.source.as_deref().or(embed.source());
+        let embedder_source = base.manifest.embedder.source_or_that_of(embed);
         let threads = self.options.threads;
         let draft = SnapshotWriter { embedding, threads, extract: None, progress, embedder_source };
         let mut next = 0..;

@@ -229,7 +229,7 @@ impl Committing<'_> {
         self.options.prepared.iter().for_each(|prepared| prepared.publish(&mut memory));
         let CommitOptions { batch, threads, .. } = *self.options;
         let embedding = BatchEmbedder { embed: self.embed, prompts, batch, memory: &memory };
-        let embedder_source = base.manifest.embedder.source.as_deref().or(self.embed.source());
+        let embedder_source = base.manifest.embedder.source_or_that_of(self.embed);
         let draft = SnapshotWriter { embedding, threads, extract, progress: self.progress, embedder_source };
         let part = writing.create_part(snapshot)?;
         let files = self.dir.join(snapshot_name(base.manifest.base()));

@@ -9,7 +9,7 @@ use crate::ModelError;
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     /// No usable GPU: no driver, no device of this ordinal, a missing library, or a driver or device that is too old.
-    /// Nothing was changed.
+    /// A call that fails with it has no effect.
     #[error("no CUDA device can be used: {0}")]
     Unavailable(String),
     /// Weights, workspace and KV cache do not fit into device memory.

@@ -166,8 +166,9 @@ impl EmbedderArgs {
     }
 }
 
-fn is_url(embedder: &str) -> bool {
-    embedder.starts_with("http://") || embedder.starts_with("https://")
+/// Returns `true` if the value of `--embedder` or `--reranker` names an endpoint.
+pub(super) fn is_url(value: &str) -> bool {
+    value.starts_with("http://") || value.starts_with("https://")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::ConfigError;
+use super::embedder::is_url;
 
 /// Flags for the reranker.
 #[derive(Debug, Clone, clap::Args)]
@@ -72,7 +73,7 @@ impl RerankerArgs {
     /// If the timeout is zero, or a model is named without an endpoint.
     pub fn resolve(self) -> Result<Option<RerankerConfig>, ConfigError> {
         let Some(reranker) = self.reranker else { return Ok(None) };
-        if !reranker.starts_with("http://") && !reranker.starts_with("https://") {
+        if !is_url(&reranker) {
             return match self.reranker_model {
                 Some(_) => Err(ConfigError::RerankerModel { reranker }),
                 None => Ok(Some(RerankerConfig::Weights(reranker))),
