@@ -4,16 +4,14 @@ use std::ops::Range;
 
 use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
+use crate::kernel::isa::Isa;
 use crate::kernel::panel::{PANEL, panel_product};
-use crate::kernel::softmax;
+use crate::kernel::softmax_columns;
 use crate::kernel::team::Base;
+use crate::kernel::transpose::transpose_block;
 use crate::kernel::{Team, add};
 
-/// Number of queries whose scores, softmax and values are computed together: one tile of the matrix multiplication,
-/// whose scores stay in cache.
-const QUERIES: usize = 24;
-
-/// Number of scores that softmax takes at once.
+/// Queries and keys are padded to a multiple of this number, the width of a vector and of a transposed square.
 const LANES: usize = 16;
 
 /// Shape of the attention.
@@ -61,26 +59,31 @@ pub(super) fn attend(
             let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
             let bias = bias.map(|bias| (bias, item % heads));
             let one = AttentionHead { qkv, width, at, head, bias, reach };
-            one.attend(&mut buffers, |row, values| {
+            one.attend(&mut buffers, |row, column, values| {
+                let first = (rows.start + row) * width + at + column;
                 // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
-                let to = unsafe { std::slice::from_raw_parts_mut(base.at((rows.start + row) * width + at), head) };
+                let to = unsafe { std::slice::from_raw_parts_mut(base.at(first), values.len()) };
                 to.copy_from_slice(values);
             });
         }
     });
 }
 
-/// Buffers of one thread, reused from head to head.
+/// Buffers of one thread, reused from head to head. A block is up to [`PANEL`] queries, whose scores stay in cache.
 #[derive(Debug, Default)]
 struct HeadBuffers {
-    /// Keys as `[panel of keys][dimension][PANEL]`.
-    keys: Vec<f32>,
     /// Values as `[panel of dimensions][key][PANEL]`.
     values: Vec<f32>,
-    /// Scores of [`QUERIES`] queries, in whole panels.
+    /// Queries of a block as `[query][dimension]`, scaled.
+    rows: Vec<f32>,
+    /// The same as `[dimension][PANEL]`.
+    queries: Vec<f32>,
+    /// Scores of a block, then its weights, as `[key][PANEL]`. One vector computes the softmax of sixteen queries.
     scores: Vec<f32>,
-    /// Outputs of [`QUERIES`] queries.
-    output: Vec<f32>,
+    /// Weights of a block as `[query][key]`.
+    weights: Vec<f32>,
+    /// Outputs of a block for one panel of dimensions.
+    sums: Vec<f32>,
 }
 
 /// One attention head of one sequence.
@@ -98,51 +101,60 @@ struct AttentionHead<'a> {
 }
 
 impl AttentionHead<'_> {
-    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, &[f32])) {
+    /// Computes the outputs and passes them to `write` with their row and the column of their first dimension, a panel
+    /// of dimensions at a time.
+    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, usize, &[f32])) {
         let count = self.qkv.len() / (3 * self.width);
-        let panels = count.div_ceil(PANEL);
-        let HeadBuffers { keys, values, scores, output } = buffers;
-        self.transpose_keys(panels, keys);
-        self.copy_values(values);
-        scores.resize(QUERIES * panels * PANEL, 0.0);
-        output.resize(QUERIES * self.head, 0.0);
-        let mut sums = [0.0; QUERIES * PANEL];
-        for first in (0..count).step_by(QUERIES) {
-            let rows = QUERIES.min(count - first);
-            let queries = &self.qkv[first * 3 * self.width + self.at..];
-            let sums = &mut sums[..rows * PANEL];
-            for (panel, keys) in keys.chunks_exact(self.head * PANEL).enumerate() {
-                sums.fill(0.0);
-                panel_product(queries, 3 * self.width, keys, sums);
-                copy_panel(sums, scores, panels * PANEL, panel * PANEL);
-            }
-            for (row, scores) in scores.chunks_exact_mut(panels * PANEL).take(rows).enumerate() {
-                self.weigh(first + row, count, scores);
-            }
+        self.copy_values(&mut buffers.values);
+        for first in (0..count).step_by(PANEL) {
+            let block = first..count.min(first + PANEL);
+            let near = self.near(first, count).start..self.near(block.end - 1, count).end;
+            self.weigh(&block, &near, buffers);
+            let HeadBuffers { values, weights, sums, .. } = &mut *buffers;
+            let stride = near.len().next_multiple_of(LANES);
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
-                sums.fill(0.0);
-                panel_product(scores, panels * PANEL, values, sums);
-                copy_panel(sums, output, self.head, panel * PANEL);
-            }
-            for (row, output) in output.chunks_exact(self.head).take(rows).enumerate() {
-                write(first + row, output);
+                sums.clear();
+                sums.resize(block.len() * PANEL, 0.0);
+                panel_product(weights, stride, &values[near.start * PANEL..near.end * PANEL], sums);
+                let rows = block.clone().zip(sums.chunks_exact(PANEL));
+                rows.for_each(|(row, values)| write(row, panel * PANEL, values));
             }
         }
     }
 
-    /// Converts the scores of a query to softmax weights. Scores from `count` on belong to no key.
-    fn weigh(&self, query: usize, count: usize, scores: &mut [f32]) {
-        if let Some((bias, head)) = self.bias {
-            add(&mut scores[..count], bias.row(head, query, count));
+    /// Computes the softmax weights of a block of queries for the keys in `near`, with rows as long as these keys padded
+    /// to whole vectors.
+    fn weigh(&self, block: &Range<usize>, near: &Range<usize>, buffers: &mut HeadBuffers) {
+        let HeadBuffers { rows, queries, scores, weights, .. } = buffers;
+        let columns = block.len().next_multiple_of(LANES);
+        self.transpose_queries(block, columns, rows, queries);
+        let padded = near.len().next_multiple_of(LANES);
+        scores.clear();
+        scores.resize(padded * PANEL, 0.0);
+        let scored = &mut scores[..near.len() * PANEL];
+        let keys = &self.qkv[near.start * 3 * self.width + self.width + self.at..];
+        panel_product(keys, 3 * self.width, queries, scored);
+        self.adjust(block, near, scored);
+        softmax_columns(scored, PANEL, columns);
+        weights.resize(PANEL * padded, 0.0);
+        let from = (bytemuck::cast_slice(scores), PANEL);
+        transpose_block(Isa::best(), [padded, columns], from, (bytemuck::cast_slice_mut(weights), padded));
+    }
+
+    /// Adds the biases to scores of shape (keys, [`PANEL`]), and excludes keys that are out of a query's reach.
+    fn adjust(&self, block: &Range<usize>, near: &Range<usize>, scores: &mut [f32]) {
+        for (key, scores) in near.clone().zip(scores.chunks_exact_mut(PANEL)) {
+            let scores = &mut scores[..block.len()];
+            if let Some((bias, head)) = self.bias {
+                add(scores, bias.column(head, key, block));
+            }
+            let Some(reach) = self.reach else { continue };
+            for (query, score) in block.clone().zip(scores) {
+                if query.abs_diff(key) > reach {
+                    *score = f32::NEG_INFINITY;
+                }
+            }
         }
-        // Keys that are out of reach or padding must stay out of the sum. Whole vectors are faster than the exact
-        // length, and give the same result.
-        let near = self.near(query, count);
-        let end = near.end.next_multiple_of(LANES);
-        scores[..near.start].fill(0.0);
-        scores[near.end..end].fill(f32::NEG_INFINITY);
-        softmax(&mut scores[near.start..end]);
-        scores[near.end..].fill(0.0);
     }
 
     /// Range of the keys that a query attends to, among `count` keys.
@@ -157,17 +169,17 @@ impl AttentionHead<'_> {
         self.qkv.chunks_exact(3 * self.width).map(move |row| &row[at..at + self.head])
     }
 
-    /// Writes keys as `[panel of keys][dimension][PANEL]`, scaled by 1 / √head and zero beyond the last key.
-    fn transpose_keys(&self, panels: usize, keys: &mut Vec<f32>) {
+    /// Writes a block of queries as `[dimension][PANEL]`, scaled by 1 / √head. Columns from the block's length on have
+    /// no meaning.
+    fn transpose_queries(&self, block: &Range<usize>, columns: usize, rows: &mut Vec<f32>, queries: &mut Vec<f32>) {
         let scale = 1.0 / (self.head as f32).sqrt();
-        keys.clear();
-        keys.resize(panels * self.head * PANEL, 0.0);
-        for (index, key) in self.part(1).enumerate() {
-            let panel = &mut keys[index / PANEL * self.head * PANEL..][..self.head * PANEL];
-            for (to, value) in panel.iter_mut().skip(index % PANEL).step_by(PANEL).zip(key) {
-                *to = value * scale;
-            }
+        rows.resize(PANEL * self.head, 0.0);
+        queries.resize(self.head * PANEL, 0.0);
+        for (row, query) in rows.chunks_exact_mut(self.head).zip(self.part(0).skip(block.start).take(block.len())) {
+            row.iter_mut().zip(query).for_each(|(to, value)| *to = value * scale);
         }
+        let from = (bytemuck::cast_slice(rows), self.head);
+        transpose_block(Isa::best(), [columns, self.head], from, (bytemuck::cast_slice_mut(queries), PANEL));
     }
 
     /// Writes values as `[panel of dimensions][key][PANEL]`.
@@ -176,12 +188,5 @@ impl AttentionHead<'_> {
         for panel in (0..self.head).step_by(PANEL) {
             self.part(2).for_each(|value| values.extend_from_slice(&value[panel..panel + PANEL]));
         }
-    }
-}
-
-/// Copies rows of [`PANEL`] sums to column `at` of rows of length `width`.
-fn copy_panel(sums: &[f32], to: &mut [f32], width: usize, at: usize) {
-    for (sums, to) in sums.chunks_exact(PANEL).zip(to.chunks_exact_mut(width)) {
-        to[at..at + PANEL].copy_from_slice(sums);
     }
 }

@@ -1,12 +1,14 @@
 //! Relative positions in MPNet's attention: a bias per head and bucket of distances, as in T5 (Raffel et al. 2020).
 
+use std::ops::Range;
+
 /// Distance from which all pieces share the last bucket (`max_distance` of `relative_position_bucket` in transformers).
 const FARTHEST: f32 = 128.0;
 
 /// Biases of the attention scores by the distance between query and key.
 #[derive(Debug)]
 pub(super) struct RelativeBias {
-    /// Bias for each head and distance, from the key farthest before the query to the key farthest after it.
+    /// Bias for each head and distance, from the key farthest after the query to the key farthest before it.
     values: Vec<f32>,
     /// Maximum number of pieces of a sequence.
     longest: usize,
@@ -17,17 +19,17 @@ impl RelativeBias {
     pub(super) fn new(table: &[f32], buckets: usize, heads: usize, longest: usize) -> RelativeBias {
         let mut values = Vec::with_capacity(heads * (2 * longest).saturating_sub(1));
         for head in 0..heads {
-            let before = (1..longest).rev().map(|distance| bucket(distance, false, buckets));
-            let behind = (0..longest).map(|distance| bucket(distance, true, buckets));
-            values.extend(before.chain(behind).map(|bucket| table[bucket * heads + head]));
+            let behind = (1..longest).rev().map(|distance| bucket(distance, true, buckets));
+            let before = (0..longest).map(|distance| bucket(distance, false, buckets));
+            values.extend(behind.chain(before).map(|bucket| table[bucket * heads + head]));
         }
         RelativeBias { values, longest }
     }
 
-    /// Returns the biases of the first `count` keys for the query at position `query`.
-    pub(super) fn row(&self, head: usize, query: usize, count: usize) -> &[f32] {
-        let center = head * (2 * self.longest - 1) + self.longest - 1;
-        &self.values[center - query..][..count]
+    /// Returns the biases of the queries at the positions `queries` for the key at position `key`.
+    pub(super) fn column(&self, head: usize, key: usize, queries: &Range<usize>) -> &[f32] {
+        let same = head * (2 * self.longest - 1) + self.longest - 1;
+        &self.values[same + queries.start - key..][..queries.len()]
     }
 }
 
@@ -61,12 +63,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_follow_the_distance_from_the_query() {
+    fn columns_follow_the_distance_from_the_key() {
         // The bias of a bucket is its number, and ten times that for the second head.
         let table: Vec<f32> = (0..32).flat_map(|bucket| [bucket as f32, 10.0 * bucket as f32]).collect();
         let bias = RelativeBias::new(&table, 32, 2, 5);
-        assert_eq!(bias.row(0, 0, 5), [0.0, 17.0, 18.0, 19.0, 20.0]);
-        assert_eq!(bias.row(0, 2, 4), [2.0, 1.0, 0.0, 17.0]);
-        assert_eq!(bias.row(1, 4, 5), [40.0, 30.0, 20.0, 10.0, 0.0]);
+        assert_eq!(bias.column(0, 0, &(0..5)), [0.0, 1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(bias.column(0, 2, &(1..5)), [17.0, 0.0, 1.0, 2.0]);
+        assert_eq!(bias.column(1, 4, &(0..5)), [200.0, 190.0, 180.0, 170.0, 0.0]);
     }
 }

@@ -134,34 +134,42 @@ mod x86 {
     /// Number of rows of a tile: 24 accumulators leave 8 registers for weights and activations in flight.
     const TILE: usize = 12;
 
-    /// Calls `take` for each vector of a row, with the index of its first value, a mask of the lanes inside the row,
-    /// and the vector.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn vectors(row: &[f32], mut take: impl FnMut(usize, __mmask16, __m512)) {
-        for first in (0..row.len()).step_by(LANES) {
-            let inside = LANES.min(row.len() - first);
-            let mask = (u32::MAX >> (32 - inside as u32)) as __mmask16;
-            // SAFETY: the mask leaves out lanes beyond the row.
-            take(first, mask, unsafe { _mm512_maskz_loadu_ps(mask, row.as_ptr().add(first)) });
-        }
+    /// Mask of the first `count` lanes, of at most sixteen.
+    fn first_lanes(count: usize) -> __mmask16 {
+        ((1_u32 << count) - 1) as __mmask16
     }
 
     /// Returns the smallest and the largest value of a row, or NaN twice if one is NaN.
     #[target_feature(enable = "avx512f")]
     pub(super) fn range(row: &[f32]) -> (f32, f32) {
-        let mut least = _mm512_set1_ps(f32::INFINITY);
-        let mut most = _mm512_set1_ps(f32::NEG_INFINITY);
+        // Two chains, because each comparison waits for the one before it in its chain.
+        let mut least = [_mm512_set1_ps(f32::INFINITY); 2];
+        let mut most = [_mm512_set1_ps(f32::NEG_INFINITY); 2];
         let mut unordered = 0;
-        vectors(row, |_, mask, x| {
-            least = _mm512_mask_min_ps(least, mask, least, x);
-            most = _mm512_mask_max_ps(most, mask, most, x);
-            unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
-        });
-        match unordered {
-            0 => (_mm512_reduce_min_ps(least), _mm512_reduce_max_ps(most)),
-            _ => (f32::NAN, f32::NAN),
+        let (pairs, rest) = row.as_chunks::<{ 2 * LANES }>();
+        for pair in pairs {
+            // SAFETY: a pair is two vectors.
+            let x = unsafe { [_mm512_loadu_ps(pair.as_ptr()), _mm512_loadu_ps(pair.as_ptr().add(LANES))] };
+            for chain in 0..2 {
+                least[chain] = _mm512_min_ps(least[chain], x[chain]);
+                most[chain] = _mm512_max_ps(most[chain], x[chain]);
+            }
+            unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x[0], x[1]);
         }
+        for some in rest.chunks(LANES) {
+            let mask = first_lanes(some.len());
+            // SAFETY: the mask leaves out lanes beyond the row.
+            let x = unsafe { _mm512_maskz_loadu_ps(mask, some.as_ptr()) };
+            least[0] = _mm512_mask_min_ps(least[0], mask, least[0], x);
+            most[0] = _mm512_mask_max_ps(most[0], mask, most[0], x);
+            unordered |= _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        }
+        if unordered != 0 {
+            return (f32::NAN, f32::NAN);
+        }
+        let least = _mm512_min_ps(least[0], least[1]);
+        let most = _mm512_max_ps(most[0], most[1]);
+        (_mm512_reduce_min_ps(least), _mm512_reduce_max_ps(most))
     }
 
     /// Rounds a row to bytes `(x - least) · inverse`.
@@ -176,11 +184,23 @@ mod x86 {
         let to = to.as_mut_ptr().cast::<i8>();
         let least = _mm512_set1_ps(least);
         let inverse = _mm512_set1_ps(inverse);
-        vectors(row, |first, mask, x| {
-            let steps = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_sub_ps(x, least), inverse));
-            // SAFETY: the mask leaves out bytes beyond the row, which is not longer than the quads.
-            unsafe { _mm512_mask_cvtepi32_storeu_epi8(to.add(first), mask, steps) };
-        });
+        let bytes = |x| _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_sub_ps(x, least), inverse));
+        let (vectors, rest) = row.as_chunks::<LANES>();
+        for (vector, x) in vectors.iter().enumerate() {
+            // SAFETY: sixteen values, and sixteen bytes, which lie inside the quads.
+            unsafe {
+                let rounded = _mm512_cvtepi32_epi8(bytes(_mm512_loadu_ps(x.as_ptr())));
+                _mm_storeu_si128(to.add(vector * LANES).cast(), rounded);
+            }
+        }
+        if !rest.is_empty() {
+            let mask = first_lanes(rest.len());
+            // SAFETY: the mask leaves out values and bytes beyond the row, which is not longer than the quads.
+            unsafe {
+                let x = _mm512_maskz_loadu_ps(mask, rest.as_ptr());
+                _mm512_mask_cvtepi32_storeu_epi8(to.add(vectors.len() * LANES), mask, bytes(x));
+            }
+        }
     }
 
     /// Multiplies all rows with a panel.

@@ -62,6 +62,13 @@ versions! {
     /// slice stays empty.
     pub fn softmax(x: &mut [f32]) = softmax_body;
 
+    /// Computes `x = exp(x - max) / Σ exp(x - max)` over each of the first `count` columns, in place, for x of shape
+    /// (rows, width). `count` is a multiple of 16. Values of -∞ become 0.
+    ///
+    /// # Panics
+    /// If `width` is 0 or less than `count`.
+    pub fn softmax_columns(x: &mut [f32], width: usize, count: usize) = softmax_columns_body;
+
     /// Computes `x = eˣ` in place, with a relative error below 1e-6. Below -87.3 the result is 0, above 88.7 it is
     /// ∞.
     pub fn exp(x: &mut [f32]) = exp_body;
@@ -174,11 +181,35 @@ fn layer_norm_body<const FUSED: bool>(x: &mut [f32], weight: &[f32], bias: &[f32
 fn softmax_body<const FUSED: bool>(x: &mut [f32]) {
     let max = reduce(x, f32::NEG_INFINITY, |a, b| if a > b { a } else { b }, |a, b| if a > b { a } else { b });
     for x in x.iter_mut() {
-        *x = exp_one::<FUSED>(*x - max);
+        *x = exp_negative::<FUSED>(*x - max);
     }
     let scale = 1.0 / reduce(x, 0.0, |sum, x| sum + x, |a, b| a + b);
     for x in x {
         *x *= scale;
+    }
+}
+
+#[inline(always)]
+fn softmax_columns_body<const FUSED: bool>(x: &mut [f32], width: usize, count: usize) {
+    assert!(count.is_multiple_of(LANES) && count <= width, "softmax: whole vectors of columns");
+    for first in (0..count).step_by(LANES) {
+        let mut most = [f32::NEG_INFINITY; LANES];
+        for row in x.chunks_exact(width) {
+            for (most, &x) in most.iter_mut().zip(&row[first..first + LANES]) {
+                *most = if x > *most { x } else { *most };
+            }
+        }
+        let mut sums = [0.0; LANES];
+        for row in x.chunks_exact_mut(width) {
+            for ((x, &most), sum) in row[first..first + LANES].iter_mut().zip(&most).zip(&mut sums) {
+                *x = exp_negative::<FUSED>(*x - most);
+                *sum += *x;
+            }
+        }
+        let scales = sums.map(|sum| 1.0 / sum);
+        for row in x.chunks_exact_mut(width) {
+            row[first..first + LANES].iter_mut().zip(&scales).for_each(|(x, scale)| *x *= scale);
+        }
     }
 }
 
@@ -234,7 +265,7 @@ fn gelu_body<const FUSED: bool>(x: &mut [f32]) {
         for coefficient in [-1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592] {
             poly = fma::<FUSED>(poly, t, coefficient);
         }
-        let erfc = poly * t * exp_one::<FUSED>(-z * z);
+        let erfc = poly * t * exp_negative::<FUSED>(-z * z);
         let positive = if *x > 0.0 { *x } else { 0.0 };
         *x = fma::<FUSED>(-0.5 * x.abs(), erfc, positive);
     }
@@ -282,15 +313,17 @@ fn dot_body<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
+/// 1.5 · 2²³. Adding it leaves the nearest integer in the low bits of the sum.
+const ROUND: f32 = 12_582_912.0;
+
+/// ln 2 in two parts, the first with so few bits that its product with an exponent is exact.
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
 /// Computes `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ is its Taylor polynomial
 /// of degree 7, whose remainder is below 1e-8 there. Branch-free, so that loops over it vectorize.
 #[inline(always)]
 pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
-    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
-    const ROUND: f32 = 12_582_912.0;
-    // ln 2 in two parts, the first with so few bits that its product with n is exact.
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
     let bounded = x.clamp(-87.3, 88.7);
     let shifted = fma::<FUSED>(bounded, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
@@ -306,6 +339,25 @@ pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     let value = poly * power(half) * power(exponent - half);
     let value = if x < -87.3 { 0.0 } else { value };
     if x > 88.7 { f32::INFINITY } else { value }
+}
+
+/// Computes `eˣ` for x ≤ 0 as [`exp_one`] does, with fewer operations: 2ⁿ is never too large for one factor. The
+/// polynomial has degree 6, whose remainder is below 1.3e-7.
+#[inline(always)]
+fn exp_negative<const FUSED: bool>(x: f32) -> f32 {
+    const LEAST: f32 = -87.3;
+    // Comparisons in this order keep NaN.
+    let bounded = if LEAST > x { LEAST } else { x };
+    let shifted = fma::<FUSED>(bounded, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = fma::<FUSED>(-n, LN2_LOW, fma::<FUSED>(-n, LN2_HIGH, bounded));
+    let mut poly = 1.0 / 720.0;
+    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        poly = fma::<FUSED>(poly, r, coefficient);
+    }
+    // The low bits of the sum are n; 127 is the bias of an exponent.
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
+    if LEAST > x { 0.0 } else { poly * power }
 }
 
 #[cfg(test)]
@@ -388,6 +440,18 @@ mod tests {
     }
 
     #[test]
+    fn exp_of_negative_values_is_within_a_millionth() {
+        for x in ramp(-87.2, 0.0, 100_003) {
+            let expected = f64::from(x).exp();
+            for y in [exp_negative::<true>(x), exp_negative::<false>(x)] {
+                assert!(((f64::from(y) - expected) / expected).abs() < 1e-6, "exp({x}) = {y}");
+            }
+        }
+        assert_eq!([f32::NEG_INFINITY, -1e30, -87.4, 0.0].map(exp_negative::<true>), [0.0, 0.0, 0.0, 1.0]);
+        assert!(exp_negative::<true>(f32::NAN).is_nan());
+    }
+
+    #[test]
     fn softmax_sums_to_one_and_masks() {
         for count in [1, 2, 15, 16, 17, 100] {
             let mut x = ramp(-5.0, 80.0, count.max(2))[..count].to_vec();
@@ -400,6 +464,30 @@ mod tests {
         softmax(&mut masked);
         assert_eq!(masked, [0.5, 0.0, 0.5]);
         softmax(&mut []);
+    }
+
+    #[test]
+    fn softmax_sums_each_column_to_one_and_masks() {
+        for (rows, width, count) in [(1, 16, 16), (2, 32, 16), (17, 32, 32), (100, 40, 32)] {
+            let before = ramp(-5.0, 80.0, rows * width);
+            let mut x = before.clone();
+            softmax_columns(&mut x, width, count);
+            for column in 0..width {
+                let of = |x: &[f32]| -> Vec<f32> { x.iter().skip(column).step_by(width).copied().collect() };
+                let before = of(&before);
+                if column >= count {
+                    assert_eq!(of(&x), before, "column {column} of {width} is left alone");
+                    continue;
+                }
+                let total: f64 = before.iter().map(|&x| f64::from(x).exp()).sum();
+                let expected = before.iter().map(|&x| f64::from(x).exp() / total);
+                of(&x).into_iter().zip(expected).for_each(|(x, expected)| close(x, expected, 1e-6));
+            }
+        }
+        let mut masked = [[1.0; 16], [f32::NEG_INFINITY; 16], [1.0; 16]];
+        softmax_columns(masked.as_flattened_mut(), 16, 16);
+        assert_eq!(masked, [[0.5; 16], [0.0; 16], [0.5; 16]]);
+        softmax_columns(&mut [], 16, 16);
     }
 
     #[test]

@@ -49,7 +49,7 @@ mod quant;
 #[cfg(any(test, target_arch = "aarch64", target_arch = "x86_64"))]
 mod same_lanes;
 pub(crate) mod term_tile;
-mod transpose;
+pub(crate) mod transpose;
 pub(crate) mod two_way;
 mod weight_block;
 pub(crate) mod worker_memory;

@@ -12,29 +12,50 @@ const SIDE: usize = 16;
 pub(super) fn transpose(isa: Isa, from: &[u32], columns: usize, to: &mut [u32]) {
     let rows = from.len() / columns;
     assert!(from.len() == rows * columns && to.len() == from.len(), "as many words");
+    transpose_block(isa, [rows, columns], (from, columns), (to, rows));
+}
+
+/// Writes the transpose of the first `rows` rows and `columns` columns of `from` to `to`. Each matrix comes with the
+/// distance from one of its rows to the next.
+///
+/// # Panics
+/// If a matrix is too small, or rows or columns are not a multiple of 16.
+pub(crate) fn transpose_block(
+    isa: Isa,
+    [rows, columns]: [usize; 2],
+    (from, from_stride): (&[u32], usize),
+    (to, to_stride): (&mut [u32], usize),
+) {
     assert!(rows.is_multiple_of(SIDE) && columns.is_multiple_of(SIDE), "whole squares");
+    assert!(holds(from.len(), from_stride, rows, columns), "rows to read");
+    assert!(holds(to.len(), to_stride, columns, rows), "rows to write");
     for row in (0..rows).step_by(SIDE) {
         for column in (0..columns).step_by(SIDE) {
-            let from = &from[row * columns + column..];
-            let to = &mut to[column * rows + row..];
+            let from = &from[row * from_stride + column..];
+            let to = &mut to[column * to_stride + row..];
             match isa {
                 // SAFETY: `isa` names instructions that the CPU has; sixteen rows of sixteen words lie inside both
                 // slices, as asserted.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { x86::avx512((from.as_ptr(), columns), (to.as_mut_ptr(), rows)) },
+                Isa::Avx512 => unsafe { x86::avx512((from.as_ptr(), from_stride), (to.as_mut_ptr(), to_stride)) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { x86::avx2((from.as_ptr(), columns), (to.as_mut_ptr(), rows)) },
-                _ => portable((from, columns), (to, rows)),
+                Isa::Avx2 => unsafe { x86::avx2((from.as_ptr(), from_stride), (to.as_mut_ptr(), to_stride)) },
+                _ => portable((from, from_stride), (to, to_stride)),
             }
         }
     }
 }
 
-fn portable((from, columns): (&[u32], usize), (to, rows): (&mut [u32], usize)) {
+/// Returns `true` if a slice holds so many rows and columns, with rows `stride` apart.
+fn holds(len: usize, stride: usize, rows: usize, columns: usize) -> bool {
+    rows == 0 || (columns <= stride && (rows - 1) * stride + columns <= len)
+}
+
+fn portable((from, from_stride): (&[u32], usize), (to, to_stride): (&mut [u32], usize)) {
     for column in 0..SIDE {
         for row in 0..SIDE {
-            to[column * rows + row] = from[row * columns + column];
+            to[column * to_stride + row] = from[row * from_stride + column];
         }
     }
 }
@@ -134,6 +155,21 @@ mod tests {
                 for (at, &word) in to.iter().enumerate() {
                     assert_eq!(word as usize, at % rows * columns + at / rows, "{isa:?} {rows} {columns}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_lands_between_the_other_words_of_a_wider_matrix() {
+        for isa in Isa::available() {
+            let from: Vec<u32> = (0..20 * 40).collect();
+            let mut to = vec![u32::MAX; 32 * 33];
+            transpose_block(isa, [16, 32], (&from, 40), (&mut to, 33));
+            for (at, &word) in to.iter().enumerate() {
+                let row = at / 33;
+                let column = at % 33;
+                let expected = if column < 16 { (column * 40 + row) as u32 } else { u32::MAX };
+                assert_eq!(word, expected, "{isa:?} {row} {column}");
             }
         }
     }
