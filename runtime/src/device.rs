@@ -118,7 +118,7 @@ fn gpu_backend(
     let begun = Instant::now();
     let limits = config.steps(checkpoint.weights.config().context);
     let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
-    let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit };
+    let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit, algorithms: None };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(&checkpoint.weights), &options)?;
     // The first launches load kernels and record graphs, which no request should wait for.
     decoder.warm_up()?;
