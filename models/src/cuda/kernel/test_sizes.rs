@@ -235,7 +235,9 @@ fn adapters_refuse_buffers_that_are_too_small() {
             inn: 32,
         }
         .launch(on)
-        .inspect(|()| drop(make.sizes.borrow_mut().remove("unused")))
+        .inspect(|()| {
+            make.sizes.borrow_mut().remove("unused");
+        })
     });
     for stream in [false, true] {
         refuses(if stream { "lora_expand_stream" } else { "lora_expand" }, |make, on| {
@@ -253,7 +255,9 @@ fn adapters_refuse_buffers_that_are_too_small() {
                 ends: [16, 32, 48],
             }
             .launch(on)
-            .inspect(|()| drop(make.sizes.borrow_mut().remove("unused")))
+            .inspect(|()| {
+                make.sizes.borrow_mut().remove("unused");
+            })
         });
     }
 }
