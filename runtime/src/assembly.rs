@@ -19,7 +19,9 @@ use waymark_models::pull::recognize;
 use waymark_models::reranker::Reranker;
 use waymark_models::tokenizer::Tokenizer;
 
-use crate::config::{EmbedderConfig, FleetConfig, ModelConfig, QueryArithmetic, RerankerConfig, RetrievalConfig};
+use crate::config::{
+    EmbedderConfig, FleetConfig, ModelConfig, QueryArithmetic, RerankerConfig, RetrievalConfig, StepSize,
+};
 use crate::embedding::{self, Embedding};
 use crate::environment::key_in;
 use crate::fleet::{Fleet, TokenSource};
@@ -138,9 +140,9 @@ pub fn runtime(
     team: Arc<Team>,
     searcher: Option<Arc<dyn Search>>,
 ) -> anyhow::Result<(Runtime, LoadedBase)> {
-    let engine_config = EngineConfig {
-        max_batch_rows: config.max_batch,
-        step_tokens: config.step_tokens,
+    let engine_config = |size: StepSize| EngineConfig {
+        max_batch_rows: size.max_batch,
+        step_tokens: size.step_tokens,
         lookup_tokens: config.lookup,
         max_waiting: config.max_waiting,
         ..EngineConfig::default()
@@ -148,12 +150,13 @@ pub fn runtime(
     // The mock has a tokenizer of bytes, so that any text can be encoded without a vocabulary file.
     let Some(spec) = &config.weights else {
         let tokenizer = Arc::new(Tokenizer::bytes());
+        let size = config.cpu_step();
         // Enough blocks for a full batch of sequences of 1024 tokens.
-        let blocks = (config.max_batch * 1024 / BLOCK).max(8192);
+        let blocks = (size.max_batch * 1024 / BLOCK).max(8192);
         let backend = MockBackend::script(&tokenizer, &mock_lines())?.with_blocks(blocks);
         let backend = backend.with_time(config.mock_step, Duration::ZERO);
         let eos = tokenizer.id("<|im_end|>").into_iter().collect();
-        let engine = Engine::start(Box::new(backend), engine_config, tokenizer.table())?;
+        let engine = Engine::start(Box::new(backend), engine_config(size), tokenizer.table())?;
         let base = LoadedBase { names: vec!["mock".to_owned()], ..LoadedBase::default() };
         return Ok((Runtime::new(engine, tokenizer, None, eos, searcher), base));
     };
@@ -163,9 +166,9 @@ pub fn runtime(
     if checkpoint.template.is_none() {
         tracing::warn!(model = spec, "the checkpoint has no chat template: messages are joined by line breaks");
     }
-    let backend = device::backend(config, &checkpoint, team)?;
+    let (backend, size) = device::backend(config, &checkpoint, team)?;
     let tokenizer = Arc::new(checkpoint.tokenizer);
-    let engine = Engine::start(backend, engine_config, tokenizer.table())?;
+    let engine = Engine::start(backend, engine_config(size), tokenizer.table())?;
     let template = checkpoint.template.map(Arc::new);
     Ok((Runtime::new(engine, tokenizer, template, checkpoint.eos, searcher), base))
 }

@@ -9,13 +9,14 @@ use waymark_models::checkpoint::Checkpoint;
 use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
 
-use crate::config::{Device, DeviceConfig, ModelConfig};
+use crate::config::{Device, DeviceConfig, ModelConfig, StepSize};
 
-/// Creates a backend over the weights of `checkpoint`, on the device that `config` names.
+/// Creates a backend over the weights of `checkpoint`, on the device that `config` names. Returns the size of its steps
+/// with it.
 ///
 /// # Errors
 /// If the requested GPU cannot be used or does not support the arithmetic, or the model does not fit.
-pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
+pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<SizedBackend> {
     let own = checkpoint.weights.config().context;
     if let Some(context) = config.context {
         ensure!(context <= own, "--context {context} exceeds the context length of {}, {own} tokens", checkpoint.name);
@@ -42,6 +43,9 @@ pub fn backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
         },
     }
 }
+
+/// A backend and the size of its steps.
+pub type SizedBackend = (Box<dyn Backend>, StepSize);
 
 /// Refuses an arithmetic or a KV precision that the named device does not support.
 fn check(config: DeviceConfig) -> anyhow::Result<()> {
@@ -72,7 +76,7 @@ fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
     checkpoint.weights.generation() ^ rounding as u64
 }
 
-fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
+fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<SizedBackend> {
     let suited = if config.device.exact { Arithmetic::F32 } else { Arithmetic::suited_to(&checkpoint.weights) };
     let arithmetic = config.device.arithmetic.unwrap_or(suited);
     let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
@@ -94,10 +98,11 @@ fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -
     let budget = KvBudget::Bytes(config.kv_bytes);
     let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, budget, kind)?;
     let backend = if config.kv_reserve { backend.with_reserved_kv() } else { backend };
-    Ok(Box::new(match config.context {
+    let backend = match config.context {
         Some(context) => backend.with_context(context),
         None => backend,
-    }))
+    };
+    Ok((Box::new(backend), config.cpu_step()))
 }
 
 #[cfg(feature = "cuda")]
@@ -106,20 +111,16 @@ fn gpu_backend(
     checkpoint: &Checkpoint,
     ordinal: usize,
     team: Arc<Team>,
-) -> anyhow::Result<Box<dyn Backend>> {
+) -> anyhow::Result<SizedBackend> {
     use std::time::Instant;
 
     use waymark_models::BLOCK;
     use waymark_models::cuda::plan::gib;
-    use waymark_models::cuda::{CudaDecoder, CudaOptions, WeightSource};
 
     use waymark_engine::CudaBackend;
 
     let begun = Instant::now();
-    let limits = config.steps(checkpoint.weights.config().context);
-    let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
-    let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit };
-    let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(&checkpoint.weights), &options)?;
+    let (mut decoder, size) = gpu_decoder(config, checkpoint, ordinal)?;
     // The first launches load kernels and record graphs, which no request should wait for.
     decoder.warm_up()?;
     let gpu = decoder.gpu();
@@ -131,14 +132,50 @@ fn gpu_backend(
         workspace = gib(plan.workspace),
         kv = gib(plan.blocks * plan.block),
         kv_tokens = plan.blocks * BLOCK,
+        max_batch = size.max_batch,
+        step_tokens = size.step_tokens,
         seconds = begun.elapsed().as_secs_f64(),
         "computing on a GPU"
     );
-    Ok(Box::new(CudaBackend::new(decoder, &checkpoint.name, generation(checkpoint, Rounding::Gpu), team)))
+    let backend = CudaBackend::new(decoder, &checkpoint.name, generation(checkpoint, Rounding::Gpu), team);
+    Ok((Box::new(backend), size))
+}
+
+/// Loads the decoder with the largest steps that fit into the GPU's memory.
+#[cfg(feature = "cuda")]
+fn gpu_decoder(
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+    ordinal: usize,
+) -> anyhow::Result<(waymark_models::cuda::CudaDecoder, StepSize)> {
+    use waymark_models::cuda::algorithms::AlgorithmFile;
+    use waymark_models::cuda::{CudaDecoder, CudaError, CudaOptions, WeightSource};
+
+    use crate::cache;
+
+    let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
+    // Without a cache directory algorithms are chosen at each start, which takes seconds.
+    let folder = cache::folder(config.cache.clone()).ok();
+    let algorithms = folder.map(|folder| AlgorithmFile::new(folder.join("cuda").join("algorithms.json")));
+    let mut sizes = config.gpu_steps().into_iter().peekable();
+    while let Some(size) = sizes.next() {
+        let limits = config.steps(size, checkpoint.weights.config().context);
+        let algorithms = algorithms.clone();
+        let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit, algorithms };
+        match CudaDecoder::load(WeightSource::Checkpoint(&checkpoint.weights), &options) {
+            Ok(decoder) => return Ok((decoder, size)),
+            // Memory is planned before anything is allocated.
+            Err(CudaError::Memory(shortage)) if sizes.peek().is_some() => {
+                tracing::info!(max_batch = size.max_batch, step_tokens = size.step_tokens, "{shortage}; trying less");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    anyhow::bail!("no size of a step to try")
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu_backend(_: &ModelConfig, _: &Checkpoint, _: usize, _: Arc<Team>) -> anyhow::Result<Box<dyn Backend>> {
+fn gpu_backend(_: &ModelConfig, _: &Checkpoint, _: usize, _: Arc<Team>) -> anyhow::Result<SizedBackend> {
     anyhow::bail!("this program was built without CUDA: build it with --features cuda, or use --device cpu")
 }
 

@@ -2,7 +2,7 @@
 # Compiles every kernel as a card's program would, with NVRTC and without any header, for several architectures and all
 # widths of heads, then with ptxas; prints registers, spills and shared memory, and fails if anything does not compile or
 # spills. Needs python3 with pip and unzip; neither a card nor CUDA. The compilers lie under target/cuda afterwards.
-# usage: scripts/cuda/check.sh [ARCHITECTURE...]        80 and 90 by default
+# usage: scripts/cuda/check.sh [ARCHITECTURE...]        80, 90a and 120 by default
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ROOT=target/cuda
@@ -23,7 +23,7 @@ parts=$(sed -n 's/.*include_str!("cu\/\(.*\)").*/\1/p' "$KERNELS/source.rs")
 options=$(sed -n 's/^pub const OPTIONS.*= \[\(.*\)\];/\1/p' "$KERNELS/source.rs" | tr -d '",')
 dims=$(sed -n 's/^pub const HEAD_DIMS.*= \[\(.*\)\];/\1/p' "$KERNELS/layout.rs" | tr -d ',')
 failed=0
-for arch in "${@:-80 90}"; do for arch in $arch; do for dim in $dims; do
+for arch in "${@:-80 90a 120}"; do for arch in $arch; do for dim in $dims; do
   unit=$ROOT/check/kernels-$dim.cu
   { echo "#define HEAD_DIM $dim"; for part in $parts; do echo "#line 1 \"$part\""; cat "$KERNELS/cu/$part"; done; } > "$unit"
   ptx=$ROOT/check/kernels-$dim-$arch.ptx

@@ -29,7 +29,7 @@ fn a_server_is_configured_by_a_file() {
         "port = 1  # file",
         "drain-seconds = 4  # environment, WAYMARK_DRAIN_SECONDS",
         "host = \"::1\"  # command line",
-        "max-batch = 32  # default",
+        "max-waiting = 256  # default",
         "# index is not set",
     ] {
         assert!(shown.stdout.lines().any(|shown| shown == line), "{line} is missing in\n{}", shown.stdout);

@@ -18,7 +18,7 @@ pub use embedder::{EmbedderArgs, EmbedderConfig, QueryArithmetic};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
-pub use model::{ModelArgs, ModelConfig};
+pub use model::{ModelArgs, ModelConfig, StepSize};
 pub use reranker::{RerankerArgs, RerankerConfig};
 pub use retrieval::{DEFAULT_SCRUB, IndexPlace, RetrievalArgs, RetrievalConfig};
 pub use size::{Size, seconds};

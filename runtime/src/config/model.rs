@@ -33,13 +33,15 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_KV_RESERVE")]
     pub kv_reserve: bool,
 
-    /// Maximum number of sequences that decode in one step.
-    #[arg(long, env = "WAYMARK_MAX_BATCH", default_value_t = 32)]
-    pub max_batch: usize,
+    /// Maximum number of sequences that decode in one step. The default is 32 on the CPU, and 256 on a GPU that has the
+    /// memory.
+    #[arg(long, env = "WAYMARK_MAX_BATCH", value_name = "SEQUENCES")]
+    pub max_batch: Option<usize>,
 
-    /// Maximum number of tokens per step, decoded and prefilled together.
-    #[arg(long, env = "WAYMARK_STEP_TOKENS", default_value_t = 512)]
-    pub step_tokens: usize,
+    /// Maximum number of tokens per step, decoded and prefilled together. The default is 512 on the CPU, and 8192 on a
+    /// GPU that has the memory.
+    #[arg(long, env = "WAYMARK_STEP_TOKENS", value_name = "TOKENS")]
+    pub step_tokens: Option<usize>,
 
     /// Maximum number of tokens that a step verifies ahead in each sequence: those that followed an earlier occurrence of
     /// its last tokens, such as a quotation from the evidence. 0 turns this off. Changes no output on the CPU; a GPU
@@ -91,10 +93,10 @@ pub struct ModelConfig {
     pub kv_bytes: usize,
     /// If `true`, the KV cache is allocated at the start.
     pub kv_reserve: bool,
-    /// Maximum number of sequences in one step.
-    pub max_batch: usize,
-    /// Maximum number of tokens in one step.
-    pub step_tokens: usize,
+    /// Maximum number of sequences in one step. `None` takes the device's default.
+    pub max_batch: Option<usize>,
+    /// Maximum number of tokens in one step. `None` takes the device's default.
+    pub step_tokens: Option<usize>,
     /// Maximum number of tokens that a step verifies ahead in each sequence.
     pub lookup: usize,
     /// Maximum number of queued generations.
@@ -103,16 +105,53 @@ pub struct ModelConfig {
     pub context: Option<usize>,
 }
 
+/// Largest step of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepSize {
+    /// Maximum number of sequences.
+    pub max_batch: usize,
+    /// Maximum number of tokens.
+    pub step_tokens: usize,
+}
+
+/// Default size of a step on the CPU.
+const CPU_STEP: StepSize = StepSize { max_batch: 32, step_tokens: 512 };
+
+/// Default sizes of a step on a GPU, of which the first that fits into its memory is taken.
+const GPU_STEPS: [StepSize; 3] =
+    [StepSize { max_batch: 256, step_tokens: 8192 }, StepSize { max_batch: 64, step_tokens: 2048 }, CPU_STEP];
+
 impl ModelConfig {
-    /// Returns the limits of a GPU step for a model whose context length is `context` tokens.
-    pub fn steps(&self, context: usize) -> StepLimits {
+    /// Returns the limits of a GPU step of this size, for a model whose context length is `context` tokens.
+    pub fn steps(&self, size: StepSize, context: usize) -> StepLimits {
         StepLimits {
             // Each position that a step verifies has logits, and a row of its own in the limits.
-            rows: self.max_batch.max(1 + self.lookup),
+            rows: size.max_batch.max(1 + self.lookup),
             // A step full of decoding rows still has room for one block of a prompt.
-            tokens: self.step_tokens.max(self.max_batch + BLOCK),
+            tokens: size.step_tokens.max(size.max_batch + BLOCK),
             context: self.context.unwrap_or(context),
         }
+    }
+
+    /// Returns the size of a step on the CPU.
+    pub fn cpu_step(&self) -> StepSize {
+        self.with_requested(CPU_STEP)
+    }
+
+    /// Returns the sizes to try for a step on a GPU, the largest first. A size that was requested is the only one.
+    pub fn gpu_steps(&self) -> Vec<StepSize> {
+        let mut sizes = GPU_STEPS.map(|default| self.with_requested(default)).to_vec();
+        if self.max_batch.is_some() || self.step_tokens.is_some() {
+            sizes.truncate(1);
+        }
+        sizes
+    }
+
+    /// Returns `default` with the requested numbers in place of its own; a number that was not requested follows the one
+    /// that was, such that each sequence of a batch has a token in a step.
+    fn with_requested(&self, default: StepSize) -> StepSize {
+        let max_batch = self.max_batch.unwrap_or(default.max_batch.min(self.step_tokens.unwrap_or(usize::MAX)));
+        StepSize { max_batch, step_tokens: self.step_tokens.unwrap_or(default.step_tokens.max(max_batch)) }
     }
 }
 
@@ -127,16 +166,18 @@ impl ModelArgs {
             return Err(ConfigError::MockWithArithmetic);
         }
         at_least_one(&[
-            ("max-batch", self.max_batch),
-            ("step-tokens", self.step_tokens),
+            // Absent flags must not count as zero.
+            ("max-batch", self.max_batch.unwrap_or(1)),
+            ("step-tokens", self.step_tokens.unwrap_or(1)),
             ("max-waiting", self.max_waiting),
             ("kv-bytes", self.kv_bytes.0),
-            // An absent `--context` must not count as zero.
             ("context", self.context.unwrap_or(1)),
         ])?;
         // Each running sequence decodes one token per step: a smaller step would never schedule the last ones.
-        if self.step_tokens < self.max_batch {
-            return Err(ConfigError::StepTooSmall { step_tokens: self.step_tokens, max_batch: self.max_batch });
+        if let (Some(step_tokens), Some(max_batch)) = (self.step_tokens, self.max_batch)
+            && step_tokens < max_batch
+        {
+            return Err(ConfigError::StepTooSmall { step_tokens, max_batch });
         }
         Ok(ModelConfig {
             weights: if self.mock { None } else { Some(base_model(self.model, first)?) },
@@ -152,5 +193,44 @@ impl ModelArgs {
             max_waiting: self.max_waiting,
             context: self.context,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        model: ModelArgs,
+    }
+
+    fn config(flags: &[&str]) -> ModelConfig {
+        let flags = Flags::try_parse_from([&["waymark", "--mock"], flags].concat()).unwrap();
+        flags.model.resolve(None).unwrap()
+    }
+
+    fn pair(size: StepSize) -> (usize, usize) {
+        (size.max_batch, size.step_tokens)
+    }
+
+    #[test]
+    fn a_gpu_takes_larger_steps_than_the_cpu_unless_they_are_requested() {
+        let gpu = |config: &ModelConfig| config.gpu_steps().into_iter().map(pair).collect::<Vec<_>>();
+        let plain = config(&[]);
+        assert_eq!(pair(plain.cpu_step()), (32, 512));
+        assert_eq!(gpu(&plain), [(256, 8192), (64, 2048), (32, 512)]);
+        let both = config(&["--max-batch", "8", "--step-tokens", "64"]);
+        assert_eq!((pair(both.cpu_step()), gpu(&both)), ((8, 64), vec![(8, 64)]));
+        let many = config(&["--max-batch", "1000"]);
+        assert_eq!((pair(many.cpu_step()), gpu(&many)), ((1000, 1000), vec![(1000, 8192)]));
+        let short = config(&["--step-tokens", "16"]);
+        assert_eq!((pair(short.cpu_step()), gpu(&short)), ((16, 16), vec![(16, 16)]));
+        let limits = plain.steps(plain.gpu_steps()[0], 4096);
+        assert_eq!((limits.rows, limits.tokens, limits.context), (256, 8192, 4096));
     }
 }

@@ -286,8 +286,8 @@ impl PolicyArgs {
             kv_bytes: self.kv_bytes.0,
             kv_reserve: false,
             // All concurrent episodes decode in one step, so that none of them waits.
-            max_batch: self.concurrency,
-            step_tokens: 512,
+            max_batch: Some(self.concurrency),
+            step_tokens: Some(512),
             lookup: 0,
             max_waiting: self.concurrency,
             context: None,

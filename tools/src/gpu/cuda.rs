@@ -81,7 +81,7 @@ pub(super) fn backend(
     team: Arc<Team>,
 ) -> Result<(CudaBackend, LoadTime), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit, algorithms: None };
     let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     // The warm-up counts: a server is ready only after it.
@@ -105,7 +105,7 @@ pub(super) fn profiler(
 ) -> Result<CudaProfiler, CudaError> {
     let blocks = steps.iter().map(UniformBatch::blocks).max();
     // Without graphs, because the kernels of a graph cannot be timed one by one.
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit, algorithms: None };
     CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
 }
 
@@ -120,7 +120,8 @@ pub(super) fn agreement(
 ) -> anyhow::Result<()> {
     let context = LIMITS.context.min(weights.config().context);
     let limits = StepLimits { context, ..LIMITS };
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit };
+    let options =
+        CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit, algorithms: None };
     let decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
     let vocab = weights.config().vocab;
@@ -151,7 +152,7 @@ pub(super) fn large_batches(
 ) -> anyhow::Result<()> {
     let limits = StepLimits { rows: MAX_ROWS, ..LIMITS };
     let blocks = Some(limits.rows * limits.context.div_ceil(BLOCK));
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: true, limit };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: true, limit, algorithms: None };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     decoder.warm_up()?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));

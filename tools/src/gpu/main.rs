@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
+use waymark_models::cuda::kernel::source;
 use waymark_runtime::config::{Device, EmbedderArgs, LogFormat, StepArgs};
 use waymark_runtime::logging;
 
@@ -141,6 +142,10 @@ struct Args {
     #[arg(long, default_value_t = 20)]
     search_ms: u64,
 
+    /// Folder whose `.cu` files replace the kernels' source files of the same name, to try a change without a build.
+    #[arg(long, value_name = "DIR")]
+    kernels: Option<PathBuf>,
+
     #[command(flatten)]
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has a step limit"))]
     step_args: StepArgs,
@@ -212,9 +217,11 @@ impl Args {
             !self.sequences.contains(&0) && !self.sequences.is_empty(),
             "--sequences needs at least one number, each at least 1"
         );
+        let kernels = self.kernels.as_deref().map(source::replace_from).transpose()?;
         let peer = self.peer.as_deref().map(report::read).transpose()?;
         let source = if self.judge.is_empty() { self.source()? } else { None };
-        let report = GpuReport { version: env!("CARGO_PKG_VERSION").to_owned(), peer, ..GpuReport::default() };
+        let notes = kernels.map(|names| format!("kernels replaced: {}", names.join(", "))).into_iter().collect();
+        let report = GpuReport { version: env!("CARGO_PKG_VERSION").to_owned(), peer, notes, ..GpuReport::default() };
         let mut ledger = ReportLedger::new(report, self.json.clone())?;
         let outcome = match self.judge.is_empty() {
             true => self.measure(source.as_ref(), &mut ledger).await,

@@ -69,7 +69,8 @@ impl GpuPlan {
     ) -> anyhow::Result<Self> {
         let longest = request.longest.min(config.context);
         let rollouts = request.rollout_engine.as_ref().map(|rollout_engine| RolloutLoad {
-            limits: rollout_engine.model.steps(config.context),
+            // A rollout engine's steps are requested, so that they do not depend on its device.
+            limits: rollout_engine.model.steps(rollout_engine.model.cpu_step(), config.context),
             multiprocessors: queried.as_ref().map_or(PROCESSORS, |queried| queried.processors),
             longest,
             kv: rollout_engine.kv,
@@ -123,7 +124,10 @@ impl MemoryRequest {
     fn settings(&self, longest: usize) -> String {
         let Self { section, pack_tokens, rollout_engine, .. } = self;
         let shared = rollout_engine.as_ref().map_or_else(String::new, |rollout_engine| {
-            format!(", {section}.concurrent = {} and --kv-bytes on the same GPU", rollout_engine.model.max_batch)
+            format!(
+                ", {section}.concurrent = {} and --kv-bytes on the same GPU",
+                rollout_engine.model.cpu_step().max_batch
+            )
         });
         format!("{section}.pack_tokens = {pack_tokens}, sequences of up to {longest} tokens{shared}")
     }

@@ -106,9 +106,9 @@ impl RolloutArgs {
             threads: host_args.threads,
             kv_bytes: self.kv_bytes(),
             kv_reserve: false,
-            max_batch: concurrent,
+            max_batch: Some(concurrent),
             // Each sequence of a full batch decodes one token per step.
-            step_tokens: 512.max(concurrent),
+            step_tokens: Some(512.max(concurrent)),
             lookup: 0,
             // No more episodes than this run at a time, so the queue never rejects one.
             max_waiting: concurrent,

@@ -8,6 +8,7 @@ use super::runner::StepRunner;
 use crate::adaptive_wait::AdaptiveWait;
 use crate::batch::{AdapterSlot, ForwardBatch, Logits};
 use crate::cuda::CudaError;
+use crate::cuda::algorithms::AlgorithmFile;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::device::{CapturedGraph, Gpu, GpuEvent, GpuInfo, PinnedBuffer};
 use crate::cuda::driver::GpuDriver;
@@ -38,6 +39,8 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// Time limit of a step, after which the GPU counts as lost.
     pub limit: Duration,
+    /// File that keeps the chosen algorithms of matrix multiplications. `None` keeps them for the process only.
+    pub algorithms: Option<AlgorithmFile>,
 }
 
 /// A decoder on a GPU, with its KV cache and workspace, all allocated when it is loaded.
@@ -78,14 +81,17 @@ impl CudaDecoder {
         let (driver, plan) = open(config, options)?;
         let multiprocessors = driver.gpu().info().multiprocessors;
         let writer = StepWriter::new(config, limits, plan.blocks);
-        let runner = StepRunner::load(driver, source, limits, multiprocessors, plan.blocks)?;
+        let mut runner = StepRunner::load(driver, source, limits, multiprocessors, plan.blocks)?;
+        let buckets = Buckets::up_to(limits.rows);
+        let groups = runner.products_by_shape(&buckets);
+        runner.driver.tune(&groups, options.algorithms.as_ref())?;
         let gpu = runner.driver.gpu();
         let decoder = Self {
             graphs: GraphCache::new(options.graphs),
             warm: false,
             plan,
             writer,
-            buckets: Buckets::up_to(limits.rows),
+            buckets,
             upload: PinnedBuffer::filled(gpu, runner.step_layout.bytes.div_ceil(size_of::<u64>()), 0)?,
             results: PinnedBuffer::filled(gpu, 3 * limits.rows, 0)?,
             done: GpuEvent::new(gpu)?,

@@ -28,7 +28,7 @@ impl GraphStep for LaunchableStep<'_> {
     }
 
     fn replay(&self, graph: &CapturedGraph) -> Result<(), CudaError> {
-        graph.launch()
+        graph.launch(self.runner.driver.gpu())
     }
 
     fn settle(&self) -> Result<(), CudaError> {

@@ -14,6 +14,8 @@ mod profiler;
 mod runner;
 #[cfg(test)]
 mod test;
+#[cfg(any(feature = "cuda", test))]
+mod tuning;
 
 pub(in crate::cuda) use adapters::adapter_bytes;
 #[cfg(feature = "cuda")]

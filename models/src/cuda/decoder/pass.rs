@@ -8,8 +8,8 @@ use crate::adapter::Site;
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::kernel::{
-    AttendDecode, AttendPrefill, BatchView, DeviceSlice, EmbedTokens, LoraExpand, LoraOut, LoraShrink, RmsNorm, Rotary,
-    SampleTokens, SiluMul,
+    AttendDecode, AttendPrefill, BatchBounds, BatchView, DeviceSlice, EmbedTokens, LoraExpand, LoraOut, LoraShrink,
+    RmsNorm, Rotary, RowIndex, SampleTokens, SiluMul,
 };
 use crate::cuda::lora_grid::LoraGrid;
 use crate::cuda::plan::{LayerLayout, Placement, splits};
@@ -156,7 +156,8 @@ impl<D: Driver> StepRunner<D> {
         }
         let config = &self.config;
         let buffers = &self.buffers;
-        self.rms_norm(self.weight_layout.norm, Some(self.layout_slice(self.step_layout.wanted)), step.logits)?;
+        let wanted = RowIndex { rows: self.layout_slice(self.step_layout.wanted), bound: self.limits.tokens };
+        self.rms_norm(self.weight_layout.norm, Some(wanted), step.logits)?;
         let head = self.weight_layout.head.unwrap_or(self.weight_layout.embedding);
         let logits = self.work(buffers.logits);
         let normed = self.work(buffers.normed);
@@ -177,7 +178,7 @@ impl<D: Driver> StepRunner<D> {
     }
 
     /// RMS norm of the first rows of the residual stream, or of the rows at `index`.
-    fn rms_norm(&self, weight: Placement<f32>, index: Option<DeviceSlice<u32>>, rows: usize) -> Result<(), CudaError> {
+    fn rms_norm(&self, weight: Placement<f32>, index: Option<RowIndex>, rows: usize) -> Result<(), CudaError> {
         RmsNorm {
             stream: self.work(self.buffers.stream),
             index,
@@ -217,7 +218,7 @@ impl<D: Driver> StepRunner<D> {
             return Ok(());
         };
         let tiles = self.layout_slice(self.step_layout.lora);
-        let order = self.layout_slice(self.step_layout.order);
+        let order = RowIndex { rows: self.layout_slice(self.step_layout.order), bound: self.limits.tokens };
         let count = count as u32;
         let stride = stride as u32;
         let small = self.work(self.buffers.small);
@@ -237,6 +238,12 @@ impl<D: Driver> StepRunner<D> {
             context: self.layout_slice(context),
             tables: self.layout_slice(tables),
             stride: stride as u32,
+            bounds: BatchBounds {
+                rows: self.limits.rows,
+                tokens: self.limits.tokens,
+                positions: self.limits.context,
+                blocks: self.blocks,
+            },
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) struct StepRunner<D: Driver> {
     pub(super) buffers: WorkspaceLayout,
     pub(super) step_layout: StepLayout,
     /// Number of KV blocks.
-    blocks: usize,
+    pub(super) blocks: usize,
     weights: D::Region,
     work: D::Region,
     cache: D::Region,

@@ -1,21 +1,27 @@
 //! Matrix multiplication by cuBLAS.
 
-use std::ffi::c_void;
-use std::sync::Arc;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Once};
 
-use cudarc::cublas::result::{self, CublasError};
-use cudarc::cublas::sys;
 use half::bf16;
 
 use super::context::ContextHandle;
+use super::cublas::{self, Cublas};
+use super::cublas_lt::LtHandle;
+use super::tuning::ChosenAlgorithms;
 use super::{DeviceRegion, Gpu};
 use crate::cuda::CudaError;
+use crate::cuda::algorithms::MatMulShape;
 use crate::cuda::driver::{DeviceMatrix, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::plan::{BLAS_BYTES, Placement};
 
 /// cuBLAS on one GPU's stream, with its own workspace: cuBLAS must not allocate while a graph is captured.
 pub(crate) struct Blas {
-    handle: sys::cublasHandle_t,
+    // Fields drop in order: the handle before the workspace that it uses.
+    /// Algorithms of products with weights. `None` takes the default of cuBLAS for all.
+    pub(super) chosen: Option<ChosenAlgorithms>,
+    cublas: &'static Cublas,
+    handle: cublas::Handle,
     workspace: DeviceRegion,
     hold: Arc<ContextHandle>,
 }
@@ -28,33 +34,57 @@ impl Blas {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self, CudaError> {
         gpu.bind()?;
         let workspace = DeviceRegion::allocate(gpu, BLAS_BYTES)?;
-        let handle = blas("cannot initialize cuBLAS", result::create_handle())?;
-        let blas = Self { handle, workspace, hold: gpu.hold() };
+        let cublas = Cublas::get()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: writes the handle.
+        cublas.check("cannot initialize cuBLAS", unsafe { (cublas.create)(&mut handle) })?;
+        let blas = Self { chosen: None, cublas, handle, workspace, hold: gpu.hold() };
         blas.settle(gpu)?;
+        static LOGGED: Once = Once::new();
+        LOGGED.call_once(|| tracing::info!(version = cublas.version(handle), "cuBLAS is in use"));
         Ok(blas)
     }
 
     fn settle(&self, gpu: &Gpu) -> Result<(), CudaError> {
         let memory = self.workspace.slice::<u8>(Placement::new(0, BLAS_BYTES));
-        // SAFETY: the handle lives; its stream and its memory live at least as long.
-        unsafe {
-            blas("cannot set the stream of cuBLAS", result::set_stream(self.handle, gpu.stream().cu_stream().cast()))?;
-            let taken = sys::cublasSetWorkspace_v2(self.handle, memory.address() as *mut c_void, memory.len());
-            blas("cannot set the workspace of cuBLAS", taken.result())?;
-            // Partial sums stay in f32, so that a row's result depends on its batch by f32 rounding at most.
-            let mode = sys::cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-            blas("cannot set the math mode of cuBLAS", sys::cublasSetMathMode(self.handle, mode).result())
-        }
+        let Self { cublas, handle, .. } = *self;
+        let address = memory.address() as *mut c_void;
+        // SAFETY: the handle lives; its stream lives at least as long.
+        cublas.check("cannot set the stream of cuBLAS", unsafe { (cublas.set_stream)(handle, gpu.stream().cast()) })?;
+        // SAFETY: the handle lives; its memory lives at least as long.
+        let taken = unsafe { (cublas.set_workspace)(handle, address, memory.len()) };
+        cublas.check("cannot set the workspace of cuBLAS", taken)?;
+        // Partial sums stay in f32, so that a row's result depends on its batch by f32 rounding at most.
+        let mode = cublas::DISALLOW_REDUCED_PRECISION_REDUCTION;
+        // SAFETY: the handle lives.
+        cublas.check("cannot set the math mode of cuBLAS", unsafe { (cublas.set_math_mode)(handle, mode) })
+    }
+
+    /// Creates a handle of cublasLt on the same stream and workspace, which products use one after the other.
+    pub(super) fn lt(&self, gpu: &Gpu) -> Result<LtHandle, CudaError> {
+        LtHandle::new(gpu, self.workspace.slice(Placement::new(0, BLAS_BYTES)))
     }
 
     /// Enqueues a matrix multiplication.
     pub(crate) fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
-        let MatMul { operands, target, rows, inner, columns, scale } = *product;
+        let MatMul { rows, inner, columns, .. } = *product;
         // cuBLAS knows no buffer sizes: a wrong shape would access memory beyond the buffer.
         assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
         if rows == 0 || columns == 0 {
             return Ok(());
         }
+        if let Some(ChosenAlgorithms { lt, table }) = &self.chosen
+            && let Some(algorithm) = MatMulShape::of(product).and_then(|shape| table.find(&shape))
+            && lt.multiply(product, &algorithm)?
+        {
+            return Ok(());
+        }
+        self.multiply_by_default(product)
+    }
+
+    /// Enqueues a matrix multiplication whose buffers were checked, by the default algorithm of cuBLAS.
+    pub(super) fn multiply_by_default(&self, product: &MatMul) -> Result<(), CudaError> {
+        let MatMul { operands, target, rows, inner, columns, scale } = *product;
         let (left, right) = match operands {
             MatMulOperands::Half(left, right) => (GemmOperand::half(left), GemmOperand::half(right)),
             MatMulOperands::Single(left, right) => (GemmOperand::single(left), GemmOperand::single(right)),
@@ -64,58 +94,68 @@ impl Blas {
             MatMulTarget::Single(to) => (GemmOperand::single(to), 0.0),
             MatMulTarget::Sum(to) => (GemmOperand::single(to), 1.0),
         };
-        let size = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
+        let [m, n, k] = [size(columns)?, size(rows)?, size(inner)?];
+        let [lda, ldb, ldc] = [size(right.stride)?, size(left.stride)?, size(to.stride)?];
         // SAFETY: sizes were checked. cuBLAS is column-major, so it sees every matrix transposed: its A is the right
         // operand, its B the left one, and its C has `columns` rows.
-        blas("cannot multiply matrices", unsafe {
-            result::gemm_ex(
+        let status = unsafe {
+            (self.cublas.gemm_ex)(
                 self.handle,
                 right.operation,
                 left.operation,
-                size(columns),
-                size(rows),
-                size(inner),
+                m,
+                n,
+                k,
                 std::ptr::from_ref(&scale).cast(),
                 right.address as *const c_void,
                 right.kind,
-                size(right.stride),
+                lda,
                 left.address as *const c_void,
                 left.kind,
-                size(left.stride),
+                ldb,
                 std::ptr::from_ref(&beta).cast(),
                 to.address as *mut c_void,
                 to.kind,
-                size(to.stride),
+                ldc,
                 // Plain f32, not TF32, so that `f32` operands keep their precision.
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cublasGemmAlgo_t::CUBLAS_GEMM_DEFAULT,
+                cublas::COMPUTE_32F,
+                cublas::GEMM_DEFAULT,
             )
-        })
+        };
+        self.cublas.check("cannot multiply matrices", status)
     }
+}
+
+/// Converts a size for cuBLAS.
+pub(super) fn size(size: usize) -> Result<c_int, CudaError> {
+    c_int::try_from(size).map_err(|_| CudaError::Call {
+        action: "cannot multiply matrices",
+        reason: format!("a side of {size} exceeds the limit of cuBLAS, {}", c_int::MAX),
+    })
 }
 
 /// A matrix in the form of cuBLAS arguments.
 struct GemmOperand {
     address: u64,
-    kind: sys::cudaDataType_t,
+    kind: c_int,
     stride: usize,
-    operation: sys::cublasOperation_t,
+    operation: c_int,
 }
 
 impl GemmOperand {
     fn half(matrix: DeviceMatrix<bf16>) -> Self {
-        Self::new(&matrix, sys::cudaDataType_t::CUDA_R_16BF)
+        Self::new(&matrix, cublas::R_16BF)
     }
 
     fn single(matrix: DeviceMatrix<f32>) -> Self {
-        Self::new(&matrix, sys::cudaDataType_t::CUDA_R_32F)
+        Self::new(&matrix, cublas::R_32F)
     }
 
-    fn new<T>(matrix: &DeviceMatrix<T>, kind: sys::cudaDataType_t) -> Self {
+    fn new<T>(matrix: &DeviceMatrix<T>, kind: c_int) -> Self {
         let DeviceMatrix { stride, transposed, .. } = *matrix;
         let operation = match transposed {
-            true => sys::cublasOperation_t::CUBLAS_OP_T,
-            false => sys::cublasOperation_t::CUBLAS_OP_N,
+            true => cublas::OP_T,
+            false => cublas::OP_N,
         };
         Self { address: matrix.values.address(), kind, stride, operation }
     }
@@ -124,10 +164,18 @@ impl GemmOperand {
 impl Drop for Blas {
     fn drop(&mut self) {
         // SAFETY: created by `new`.
-        self.hold.free(|| unsafe { result::destroy_handle(self.handle) });
+        self.hold.free(|| unsafe { (self.cublas.destroy)(self.handle) });
     }
 }
 
-fn blas<T>(action: &'static str, result: Result<T, CublasError>) -> Result<T, CudaError> {
-    result.map_err(|error| CudaError::Call { action, reason: format!("{:?}", error.0) })
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    #[test]
+    fn a_side_that_cublas_cannot_take_is_an_error() {
+        assert_eq!(super::size(i32::MAX as usize).unwrap(), i32::MAX);
+        let error = super::size(1 << 31).unwrap_err().to_string();
+        assert!(error.contains("a side of 2147483648 exceeds"), "{error}");
+    }
 }

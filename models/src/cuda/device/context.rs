@@ -3,19 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{CUcontext, CUdevice};
 
 use super::call;
 use crate::cuda::CudaError;
 
-/// A CUDA context, shared by all objects that live in it.
+/// The primary context of a GPU, shared by all objects that live in it. It is retained once per GPU and kept until the
+/// process ends: the driver destroys a context that nobody retains, and would build it anew for the next user.
 ///
 /// The driver waits for the GPU when memory is freed, a module unloaded or a context destroyed. Every free therefore
 /// goes through this handle: on a GPU that does not respond nothing is freed, so that the process can end.
 pub(crate) struct ContextHandle {
-    context: Arc<CudaContext>,
+    device: CUdevice,
+    context: CUcontext,
     loss_reason: LossReason,
 }
+
+// SAFETY: the driver allows handles of contexts on every thread.
+unsafe impl Send for ContextHandle {}
+// SAFETY: as above; the driver does its own locking.
+unsafe impl Sync for ContextHandle {}
 
 /// Reason why a GPU was given up, if it was.
 type LossReason = Arc<OnceLock<String>>;
@@ -39,13 +47,24 @@ pub(super) fn check_not_lost(ordinal: usize) -> Result<(), CudaError> {
 }
 
 impl ContextHandle {
-    pub(super) fn new(context: Arc<CudaContext>) -> Arc<Self> {
-        let loss_reason = loss_reason(context.ordinal());
-        Arc::new(Self { context, loss_reason })
+    /// Returns the context of GPU `ordinal`, which the driver has, retaining it at the first call.
+    pub(super) fn open(ordinal: usize) -> Result<Arc<Self>, DriverError> {
+        static OPENED: Mutex<BTreeMap<usize, Arc<ContextHandle>>> = Mutex::new(BTreeMap::new());
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = opened.get(&ordinal) {
+            return Ok(Arc::clone(handle));
+        }
+        let device = result::device::get(i32::try_from(ordinal).unwrap_or(-1))?;
+        // SAFETY: the driver returned the device.
+        let context = unsafe { result::primary_ctx::retain(device) }?;
+        let handle = Arc::new(Self { device, context, loss_reason: loss_reason(ordinal) });
+        opened.insert(ordinal, Arc::clone(&handle));
+        Ok(handle)
     }
 
-    pub(super) fn context(&self) -> &Arc<CudaContext> {
-        &self.context
+    /// Returns the driver's handle of the GPU.
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
     }
 
     /// Makes the GPU current for the calling thread.
@@ -55,15 +74,21 @@ impl ContextHandle {
     pub(super) fn bind(&self) -> Result<(), CudaError> {
         match self.loss_reason.get() {
             Some(reason) => Err(CudaError::Lost(reason.clone())),
-            None => call("cannot make the GPU current", self.context.bind_to_thread()),
+            None => call("cannot make the GPU current", self.make_current()),
         }
+    }
+
+    fn make_current(&self) -> Result<(), DriverError> {
+        if result::ctx::get_current()? == Some(self.context) {
+            return Ok(());
+        }
+        // SAFETY: the context is never released.
+        unsafe { result::ctx::set_current(self.context) }
     }
 
     /// Stops all calls to the GPU from now on, through every handle in this process.
     pub(super) fn give_up(&self, reason: String) {
         if self.loss_reason.set(reason).is_ok() {
-            // Leak the context: dropping the last reference destroys it, which waits for the GPU.
-            std::mem::forget(Arc::clone(&self.context));
             #[cfg(target_os = "linux")]
             leave::without_the_driver();
         }

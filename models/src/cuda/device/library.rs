@@ -1,19 +1,20 @@
 //! Checks that the driver and its libraries can be loaded.
 //!
-//! The bindings load libraries at run time and panic where one is missing or lacks a function. Each library is
-//! therefore probed here first, which turns the panic into an error that names what to install.
+//! The bindings load the driver at run time and panic where it is missing or lacks a function. It is therefore probed
+//! here first, which turns the panic into an error that names what to install.
 
-use std::panic::{UnwindSafe, catch_unwind};
+use std::sync::Once;
 
+use cudarc::driver;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::CUresult;
-use cudarc::{cublas, driver, nvrtc};
 
+use super::cublas::Cublas;
+use super::nvrtc::Nvrtc;
 use crate::cuda::CudaError;
 
-/// Minimum CUDA version of the driver, in the driver's encoding and as text.
-const KNOWN: i32 = 13_000;
-const VERSION: &str = "13.0";
+/// Minimum CUDA version of the driver, in the driver's encoding; the bindings' functions are of this version.
+const KNOWN: i32 = 12_040;
 
 /// Probes the driver, cuBLAS and NVRTC, and returns the number of GPUs.
 ///
@@ -21,7 +22,7 @@ const VERSION: &str = "13.0";
 /// [`CudaError::Unavailable`] names the missing library.
 pub(crate) fn load() -> Result<usize, CudaError> {
     // SAFETY: opening a library runs its initializers; these are the vendor's own.
-    if !present(|| unsafe { driver::sys::is_culib_present() })? {
+    if !unsafe { driver::sys::is_culib_present() } {
         return Err(CudaError::unavailable("no NVIDIA driver (libcuda) on this machine"));
     }
     let cards = count()
@@ -31,23 +32,15 @@ pub(crate) fn load() -> Result<usize, CudaError> {
     }
     let known = version().map_err(|error| CudaError::unavailable(describe(error)))?;
     if known < KNOWN {
-        let reason =
-            format!("the driver supports CUDA {} at most: {VERSION} or newer is required", format_version(known));
+        let [known, needed] = [known, KNOWN].map(format_version);
+        let reason = format!("the driver supports CUDA {known} at most: {needed} or newer is required");
         return Err(CudaError::Unavailable(reason));
     }
-    // SAFETY: as above.
-    let libraries = [
-        ("libcublas.so.13", present(|| unsafe { cublas::sys::is_culib_present() })?),
-        // SAFETY: as above.
-        ("libnvrtc.so.13", present(|| unsafe { nvrtc::sys::is_culib_present() })?),
-    ];
-    match libraries.iter().find(|(_, there)| !there) {
-        Some((name, _)) => Err(CudaError::unavailable(format!(
-            "cannot find {name}: install the CUDA {VERSION} libraries, or add their folder to LD_LIBRARY_PATH (PyTorch \
-             installs them under site-packages/nvidia, with their dependencies beside them)"
-        ))),
-        None => Ok(cards),
-    }
+    static LOGGED: Once = Once::new();
+    LOGGED.call_once(|| tracing::info!(cuda = format_version(known), cards, "loaded the NVIDIA driver"));
+    Cublas::get()?;
+    Nvrtc::get()?;
+    Ok(cards)
 }
 
 /// Returns the newest CUDA version that the driver supports, such as 13000.
@@ -71,12 +64,6 @@ fn count() -> Result<usize, DriverError> {
         Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
         Err(error) => Err(error),
     }
-}
-
-/// Returns `true` if a library is installed. A library without the functions of CUDA [`VERSION`] is an error.
-fn present(look: impl FnOnce() -> bool + UnwindSafe) -> Result<bool, CudaError> {
-    catch_unwind(look)
-        .map_err(|_| CudaError::unavailable(format!("the driver or one of its libraries is older than CUDA {VERSION}")))
 }
 
 /// Describes a driver error by its name and text.

@@ -40,7 +40,7 @@ impl DeviceRegion {
 
     /// Fills the region with one byte value.
     pub(crate) fn fill(&self, gpu: &Gpu, byte: u8) -> Result<(), CudaError> {
-        let stream = gpu.stream().cu_stream();
+        let stream = gpu.stream();
         // SAFETY: exactly the allocated region.
         call("cannot fill device memory", unsafe { result::memset_d8_async(self.address, byte, self.bytes, stream) })
     }
@@ -106,9 +106,7 @@ impl Gpu {
             from.len()
         );
         // SAFETY: both sides are large enough; the caller leaves `from` unchanged until the copy is done.
-        call("cannot copy to the GPU", unsafe {
-            result::memcpy_htod_async(to.address(), from, self.stream().cu_stream())
-        })
+        call("cannot copy to the GPU", unsafe { result::memcpy_htod_async(to.address(), from, self.stream()) })
     }
 
     /// Enqueues copies of pieces of `from` to the same offsets in `to`. As for [`upload`](Self::upload), `from` must
@@ -124,7 +122,7 @@ impl Gpu {
                 // SAFETY: the piece is inside both buffers; the caller leaves `from` unchanged until the copy is done.
                 call("cannot copy to the GPU", unsafe {
                     let part = &from[first..end];
-                    result::memcpy_htod_async(to.address() + first as u64, part, self.stream().cu_stream())
+                    result::memcpy_htod_async(to.address() + first as u64, part, self.stream())
                 })?;
                 continue;
             }
@@ -139,7 +137,7 @@ impl Gpu {
             copy.WidthInBytes = width;
             copy.Height = rows;
             // SAFETY: as for a single row.
-            let copied = unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream().cu_stream()) };
+            let copied = unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream()) };
             call("cannot copy rows to the GPU", copied.result())?;
         }
         Ok(())
@@ -149,15 +147,13 @@ impl Gpu {
     pub(crate) fn download<T: Copy>(&self, from: DeviceSlice<T>, to: &mut [T]) -> Result<(), CudaError> {
         assert!(to.len() <= from.len(), "the source of a copy is too small: {} values for {}", from.len(), to.len());
         // SAFETY: both sides are large enough; the caller waits before reading `to`.
-        call("cannot copy from the GPU", unsafe {
-            result::memcpy_dtoh_async(to, from.address(), self.stream().cu_stream())
-        })
+        call("cannot copy from the GPU", unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream()) })
     }
 
     /// Enqueues setting values to zero.
     pub(crate) fn clear(&self, to: DeviceSlice<f32>) -> Result<(), CudaError> {
         let bytes = to.len() * size_of::<f32>();
-        let stream = self.stream().cu_stream();
+        let stream = self.stream();
         if bytes == 0 {
             return Ok(());
         }
@@ -176,7 +172,7 @@ impl Gpu {
         let bytes = from.len() * size_of::<T>();
         // SAFETY: both sides are large enough.
         call("cannot copy within device memory", unsafe {
-            result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream().cu_stream())
+            result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream())
         })
     }
 }

@@ -6,19 +6,25 @@
 mod blas;
 mod check;
 mod context;
+mod cublas;
+mod cublas_lt;
 mod event;
 mod graph;
 mod library;
 mod memory;
 mod module;
+mod nvrtc;
 mod peak_rates;
+mod shared_library;
+mod stream;
+mod tuning;
 
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUresult, CUstream};
+use cudarc::driver::{DriverError, result};
 
 pub(crate) use blas::Blas;
 use context::ContextHandle;
@@ -28,6 +34,7 @@ use library::describe;
 pub(crate) use memory::{DeviceRegion, PinnedBuffer};
 use module::KernelModule;
 pub use peak_rates::PeakRates;
+use stream::GpuStream;
 
 use super::CudaError;
 use super::kernel::{CudaKernel, Geometry, KernelError, Launch};
@@ -58,7 +65,7 @@ pub struct Gpu {
     info: GpuInfo,
     // Fields drop in order: the module and the stream before the context.
     module: KernelModule,
-    stream: Arc<CudaStream>,
+    stream: GpuStream,
     hold: Arc<ContextHandle>,
     /// Time limit for the completion of enqueued work.
     limit: Duration,
@@ -71,11 +78,8 @@ impl Gpu {
     /// [`CudaError::Unavailable`] when there is no such GPU, [`CudaError::Compile`] when the kernels do not compile for
     /// it, [`CudaError::Lost`] when this process has given it up.
     pub fn open(ordinal: usize, dim: usize) -> Result<Self, CudaError> {
-        let (context, info) = context(ordinal)?;
-        // SAFETY: there is one stream, so nothing has to be ordered by events.
-        unsafe { context.disable_event_tracking() };
-        let stream = context.new_stream().map_err(|error| closed(ordinal, error))?;
-        let hold = ContextHandle::new(context);
+        let (hold, info) = context(ordinal)?;
+        let stream = GpuStream::new(&hold)?;
         let module = KernelModule::load(&hold, info.capability, dim)?;
         Ok(Self { info, module, stream, hold, limit: LIMIT })
     }
@@ -86,9 +90,8 @@ impl Gpu {
     /// [`CudaError::Unavailable`] when there is no such GPU, [`CudaError::Call`], [`CudaError::Lost`] when this process
     /// has given it up.
     pub fn query(ordinal: usize) -> Result<(GpuInfo, usize), CudaError> {
-        let (context, info) = context(ordinal)?;
-        let (free, _) = call("cannot query free memory", context.mem_get_info())?;
-        Ok((info, free))
+        let (hold, info) = context(ordinal)?;
+        Ok((info, free_memory(&hold)?))
     }
 
     /// Sets the time limit for the completion of enqueued work, after which the GPU counts as lost. The default is a
@@ -106,9 +109,9 @@ impl Gpu {
     /// Returns the free device memory in bytes.
     ///
     /// # Errors
-    /// [`CudaError::Call`].
+    /// [`CudaError::Call`], or [`CudaError::Lost`] when the GPU was given up.
     pub fn free_memory(&self) -> Result<usize, CudaError> {
-        call("cannot query free memory", self.context().mem_get_info()).map(|(free, _)| free)
+        free_memory(&self.hold)
     }
 
     /// Waits for all enqueued work.
@@ -118,7 +121,7 @@ impl Gpu {
     pub fn synchronize(&self) -> Result<(), CudaError> {
         self.await_until(Instant::now(), &mut self.adaptive_wait(), || {
             // SAFETY: the stream lives.
-            match unsafe { sys::cuStreamQuery(self.stream.cu_stream()) }.result() {
+            match unsafe { sys::cuStreamQuery(self.stream.raw()) }.result() {
                 Ok(()) => Ok(true),
                 Err(DriverError(CUresult::CUDA_ERROR_NOT_READY)) => Ok(false),
                 Err(error) => call("cannot wait for the GPU", Err(error)),
@@ -156,12 +159,9 @@ impl Gpu {
         Err(CudaError::Lost(reason))
     }
 
-    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
-    }
-
-    pub(crate) fn context(&self) -> &Arc<CudaContext> {
-        self.hold.context()
+    /// Returns the driver's handle of the stream.
+    fn stream(&self) -> CUstream {
+        self.stream.raw()
     }
 
     /// Returns a handle for objects that live in this context.
@@ -188,10 +188,8 @@ impl Launch for Gpu {
         let Geometry { blocks: [x, y, z], threads, shared } = geometry;
         let function = self.module.function(kernel);
         // SAFETY: the caller's promise.
-        unsafe {
-            result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, self.stream.cu_stream(), arguments)
-        }
-        .map_err(|error| KernelError::Driver { kernel, reason: describe(error) })
+        unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, self.stream.raw(), arguments) }
+            .map_err(|error| KernelError::Driver { kernel, reason: describe(error) })
     }
 }
 
@@ -202,40 +200,49 @@ impl std::fmt::Debug for Gpu {
 }
 
 /// Opens a GPU and checks that the kernels support it.
-fn context(ordinal: usize) -> Result<(Arc<CudaContext>, GpuInfo), CudaError> {
-    // Opening a hung GPU again, or dropping what was opened, would wait for it.
+fn context(ordinal: usize) -> Result<(Arc<ContextHandle>, GpuInfo), CudaError> {
+    // Opening a hung GPU again would wait for it.
     context::check_not_lost(ordinal)?;
     let cards = library::load()?;
     if ordinal >= cards {
         return Err(CudaError::unavailable(format!("no GPU {ordinal}: the driver reports {cards}, numbered from 0")));
     }
-    let context = CudaContext::new(ordinal).map_err(|error| closed(ordinal, error))?;
-    let info = info(&context, ordinal).map_err(|error| closed(ordinal, error))?;
+    let hold = ContextHandle::open(ordinal).map_err(|error| closed(ordinal, error))?;
+    let info = info(hold.device(), ordinal).map_err(|error| closed(ordinal, error))?;
     if info.capability.0 < 8 {
         let reason = format!("{} has no bf16 tensor cores: compute capability 8.0 or higher is required", info.name);
         return Err(CudaError::Unavailable(reason));
     }
-    Ok((context, info))
+    Ok((hold, info))
 }
 
 fn closed(ordinal: usize, error: DriverError) -> CudaError {
     CudaError::unavailable(format!("cannot open GPU {ordinal}: {}", describe(error)))
 }
 
-fn info(context: &CudaContext, ordinal: usize) -> Result<GpuInfo, result::DriverError> {
-    let (major, minor) = context.compute_capability()?;
-    let multiprocessors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+fn info(device: sys::CUdevice, ordinal: usize) -> Result<GpuInfo, DriverError> {
+    // SAFETY: the driver returned the device.
+    let attribute = |attribute| unsafe { result::device::get_attribute(device, attribute) }.map(i32::unsigned_abs);
     Ok(GpuInfo {
         ordinal,
-        name: context.name()?,
-        capability: (major.unsigned_abs(), minor.unsigned_abs()),
-        memory: context.total_mem()?,
-        multiprocessors: multiprocessors.unsigned_abs(),
+        name: result::device::get_name(device)?,
+        capability: (
+            attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        // SAFETY: as above.
+        memory: unsafe { result::device::total_mem(device) }?,
+        multiprocessors: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         driver: library::format_version(library::version()?),
     })
 }
 
+fn free_memory(hold: &ContextHandle) -> Result<usize, CudaError> {
+    hold.bind()?;
+    call("cannot query free memory", result::mem_get_info()).map(|(free, _)| free)
+}
+
 /// Attaches the attempted action to a driver error.
-pub(crate) fn call<T>(action: &'static str, result: Result<T, result::DriverError>) -> Result<T, CudaError> {
+pub(crate) fn call<T>(action: &'static str, result: Result<T, DriverError>) -> Result<T, CudaError> {
     result.map_err(|error| CudaError::Call { action, reason: describe(error) })
 }

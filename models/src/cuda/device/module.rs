@@ -1,16 +1,14 @@
 //! Compilation and loading of the kernels for one GPU.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::result::function::set_function_attribute;
 use cudarc::driver::result::module as driver;
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule};
-use cudarc::nvrtc::result as compiler;
-use cudarc::nvrtc::sys as nvrtc;
 
-use super::call;
 use super::context::ContextHandle;
+use super::{call, nvrtc};
 use crate::cuda::CudaError;
 use crate::cuda::kernel::{CudaKernel, source};
 
@@ -29,9 +27,8 @@ unsafe impl Send for KernelModule {}
 
 impl KernelModule {
     /// Compiles and loads the kernels for heads of `dim` values on a GPU of this compute capability.
-    pub(super) fn load(hold: &Arc<ContextHandle>, (major, minor): (u32, u32), dim: usize) -> Result<Self, CudaError> {
-        let architecture = format!("sm_{major}{minor}");
-        let image = compile(&source::module(dim), &architecture)?;
+    pub(super) fn load(hold: &Arc<ContextHandle>, capability: (u32, u32), dim: usize) -> Result<Self, CudaError> {
+        let image = nvrtc::compile(&source::module(dim), &architecture(capability))?;
         hold.bind()?;
         // SAFETY: the image is a whole cubin, as returned by the compiler.
         let module = call("cannot load the kernels", unsafe { driver::load_data(image.as_ptr().cast()) })?;
@@ -48,10 +45,9 @@ impl KernelModule {
         let function = call("cannot find a kernel", unsafe { driver::get_function(self.module, name) })?;
         if kernel.largest_shared() > PLAIN_SHARED {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let bytes = i32::try_from(kernel.largest_shared()).unwrap_or(i32::MAX);
             // SAFETY: the function is loaded.
             call("cannot raise a kernel's shared memory limit", unsafe {
-                set_function_attribute(function, attribute, bytes)
+                set_function_attribute(function, attribute, kernel.largest_shared().cast_signed())
             })?;
         }
         Ok(function)
@@ -70,45 +66,17 @@ impl Drop for KernelModule {
     }
 }
 
-/// An NVRTC program, destroyed on drop.
-struct Program(nvrtc::nvrtcProgram);
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: created by `create_program`, and not used any more.
-        let _ = unsafe { compiler::destroy_program(self.0) };
-    }
+/// Returns the architecture to compile for. On compute capability 9.0 it includes the instructions that only this one has.
+fn architecture((major, minor): (u32, u32)) -> String {
+    let specific = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{specific}")
 }
 
-/// Compiles to machine code (cubin) for `architecture` (such as `sm_90`) rather than to PTX: a compiler newer than the
-/// driver could emit PTX that the driver rejects.
-fn compile(text: &str, architecture: &str) -> Result<Vec<u8>, CudaError> {
-    let failed = |log: String| CudaError::Compile { architecture: architecture.to_owned(), log };
-    let program_text = CString::new(text).map_err(|error| failed(error.to_string()))?;
-    let nvrtc_error = |error: compiler::NvrtcError| failed(format!("{error:?}"));
-    let program = Program(compiler::create_program(&program_text, Some(c"waymark.cu")).map_err(nvrtc_error)?);
-    let options: Vec<String> = std::iter::once(format!("--gpu-architecture={architecture}"))
-        .chain(source::OPTIONS.map(str::to_owned))
-        .collect();
-    // SAFETY: the program was just created.
-    if let Err(error) = unsafe { compiler::compile_program(program.0, &options) } {
-        // SAFETY: as above.
-        let log = unsafe { compiler::get_program_log(program.0) }.unwrap_or_default();
-        return Err(failed(format!("{error:?}: {}", log_text(&log))));
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_hopper_gets_its_own_instructions() {
+        let of = [(8, 0), (9, 0), (12, 0)].map(super::architecture);
+        assert_eq!(of, ["sm_80", "sm_90a", "sm_120"]);
     }
-    let mut size = 0;
-    // SAFETY: the program was compiled; the buffer has the size that the compiler reports.
-    unsafe {
-        nvrtc::nvrtcGetCUBINSize(program.0, &mut size).result().map_err(nvrtc_error)?;
-        let mut image = vec![0u8; size];
-        nvrtc::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()).result().map_err(nvrtc_error)?;
-        Ok(image)
-    }
-}
-
-/// Converts a compiler log to text.
-fn log_text(log: &[c_char]) -> String {
-    let bytes: Vec<u8> = log.iter().map(|&byte| byte.to_ne_bytes()[0]).collect();
-    let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy);
-    text.map_or_else(|_| String::from_utf8_lossy(&bytes).into_owned(), std::borrow::Cow::into_owned)
 }

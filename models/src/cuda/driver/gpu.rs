@@ -6,6 +6,7 @@ use bytemuck::Pod;
 
 use super::{DeviceClock, Driver, MatMul};
 use crate::cuda::CudaError;
+use crate::cuda::algorithms::AlgorithmFile;
 use crate::cuda::device::{Blas, DeviceRegion, Gpu, GpuEvent};
 use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 use crate::cuda::plan::Placement;
@@ -25,6 +26,15 @@ impl GpuDriver {
 
     pub(crate) fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// Chooses algorithms for groups of matrix multiplications of the same shape, where none is known from this process
+    /// or from `file`. Computes the products, so that their targets have to be memory without meaning.
+    pub(crate) fn tune(&mut self, groups: &[Vec<MatMul>], file: Option<&AlgorithmFile>) -> Result<(), CudaError> {
+        if groups.iter().flatten().all(MatMul::fits) {
+            self.blas.tune(&self.gpu, groups, file)?;
+        }
+        Ok(())
     }
 }
 

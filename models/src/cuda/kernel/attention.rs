@@ -68,9 +68,14 @@ impl AttendDecode {
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
         kernel.demand((1..=64).contains(&self.splits), || format!("{} splits: expected 1 to 64", self.splits))?;
         let rows = self.rows as usize;
-        kernel.fits("first", &self.batch.first, rows)?;
-        kernel.fits("context", &self.batch.context, rows)?;
-        kernel.fits("tables", &self.batch.tables, rows * self.batch.stride as usize)?;
+        let bound = self.batch.bounds.rows;
+        kernel.demand(rows <= bound, || format!("{rows} rows in the grid, but the batch has {bound} at most"))?;
+        self.batch.check_rows(kernel)?;
+        let tokens = self.batch.bounds.tokens;
+        check_heads_stride(kernel, self.stride, self.heads, self.dim)?;
+        kernel.fits("qkv", &self.qkv, tokens * self.stride as usize)?;
+        self.batch.check_cache(kernel, &self.cache, self.kv_heads, self.dim)?;
+        kernel.fits("out", &self.out, tokens * self.heads as usize * self.dim as usize)?;
         kernel.fits("workspace", &self.workspace, Self::workspace(self.rows, self.splits, self.heads, self.dim))?;
         kernel.fits("arrived", &self.arrived, rows * self.kv_heads as usize)?;
         let arguments = LaunchArguments::new()
@@ -86,8 +91,8 @@ impl AttendDecode {
             .slice(&self.out)
             .int(self.heads);
         let geometry = Geometry { blocks: [self.splits, self.kv_heads, self.rows], threads: THREADS, shared: 0 };
-        // SAFETY: these are the parameters of `attend_decode`. The buffers indexed by row were checked; the others are
-        // indexed by values, which are in bounds by the contract of `DeviceSlice::new`.
+        // SAFETY: these are the parameters of `attend_decode`. Sizes were checked against the bounds of all indices,
+        // which hold by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }
@@ -135,6 +140,17 @@ impl AttendPrefill {
         let kernel = CudaKernel::AttendPrefill;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
         kernel.fits("tiles", &self.tiles, 2 * self.count as usize)?;
+        self.batch.check_rows(kernel)?;
+        let tokens = self.batch.bounds.tokens;
+        let heads = self.heads as usize;
+        check_heads_stride(kernel, self.stride, self.heads, self.dim)?;
+        kernel.fits("positions", &self.batch.positions, tokens)?;
+        kernel.fits("qkv", &self.qkv, tokens * self.stride as usize)?;
+        self.batch.check_cache(kernel, &self.cache, self.kv_heads, self.dim)?;
+        kernel.fits("out", &self.out, tokens * heads * self.dim as usize)?;
+        if let Some(lse) = &self.lse {
+            kernel.fits("lse", lse, tokens * heads)?;
+        }
         let arguments = LaunchArguments::new()
             .slice(&self.batch.positions)
             .slice(&self.batch.first)
@@ -149,10 +165,18 @@ impl AttendPrefill {
             .maybe(self.lse.as_ref())
             .int(self.heads);
         let geometry = Geometry { blocks: [self.count, self.kv_heads, 1], threads: THREADS, shared: 0 };
-        // SAFETY: these are the parameters of `attend_prefill`. The grid indexes only `tiles`, which was checked; the
-        // other buffers are indexed by values, which are in bounds by the contract of `DeviceSlice::new`.
+        // SAFETY: these are the parameters of `attend_prefill`. Sizes were checked against the bounds of all indices,
+        // which hold by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
+}
+
+/// Returns an error if a token's queries are wider than `stride`, or not aligned to the sixteen bytes of a load.
+fn check_heads_stride(kernel: CudaKernel, stride: u32, heads: u32, dim: u32) -> Result<(), KernelError> {
+    let queries = heads as usize * dim as usize;
+    kernel.demand(stride as usize >= queries && stride.is_multiple_of(8), || {
+        format!("a stride of {stride}: expected a multiple of 8, {queries} or more")
+    })
 }
 
 pub(super) fn check_heads(kernel: CudaKernel, heads: u32, kv_heads: u32, dim: u32) -> Result<(), KernelError> {

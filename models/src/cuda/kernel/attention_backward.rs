@@ -58,10 +58,16 @@ impl AttendBackward {
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let kernel = CudaKernel::AttendBackwardQueries;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
-        let pairs = (self.tokens * self.heads) as usize;
-        let width = (self.tokens * self.stride) as usize;
+        let tokens = self.tokens as usize;
+        let pairs = tokens * self.heads as usize;
+        let width = tokens * self.stride as usize;
         let stride = (self.heads + 2 * self.kv_heads) * self.dim;
+        let bound = self.batch.bounds.tokens;
+        kernel.demand(bound <= tokens, || format!("{tokens} tokens, but the batch has up to {bound}"))?;
+        kernel.demand(u32::try_from(pairs).is_ok(), || format!("{pairs} pairs of a token and a head: too many"))?;
         kernel.demand(self.stride == stride, || format!("a stride of {}: expected {stride}", self.stride))?;
+        self.batch.check_rows(kernel)?;
+        self.batch.check_cache(kernel, &self.cache, self.kv_heads, self.dim)?;
         kernel.fits("tiles", &self.tiles, 2 * self.tile_count as usize)?;
         kernel.fits("blocks", &self.blocks, 2 * self.block_count as usize)?;
         kernel.fits("qkv", &self.qkv, width)?;
@@ -72,8 +78,8 @@ impl AttendBackward {
         kernel.fits("delta", &self.delta, pairs)?;
         let sums = LaunchArguments::new().slice(&self.out).slice(&self.gradient).slice(&self.delta).int(pairs as u32);
         let grid = |x: u32, y: u32| Geometry { blocks: [x, y, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the kernels' parameters; sizes were checked, and indices are valid by the contract of
-        // `DeviceSlice::new`.
+        // SAFETY: the kernels' parameters. Sizes were checked against the bounds of all indices, which hold by the
+        // contract of `DeviceSlice::new`.
         unsafe {
             // One warp per pair, four warps per block.
             sums.launch(on, CudaKernel::AttendDelta, grid((pairs as u32).div_ceil(4), 1))?;

@@ -6,7 +6,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, layout};
+use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, RowIndex, layout};
 
 /// Threads per block of the activation; each processes eight values.
 const THREADS: u32 = 256;
@@ -18,7 +18,7 @@ pub struct RmsNormBackward {
     pub stream: DeviceSlice<f32>,
     /// Row of the stream that each row of `gradient` belongs to, without repetitions; entries of [`NONE`](super::NONE)
     /// are skipped. `None` maps row i to row i.
-    pub index: Option<DeviceSlice<u32>>,
+    pub index: Option<RowIndex>,
     /// Weight of the norm, shape (width).
     pub weight: DeviceSlice<f32>,
     /// Gradient of the norm's output, shape (rows, width).
@@ -43,25 +43,24 @@ impl RmsNormBackward {
         let rows = self.rows as usize;
         let width = self.width as usize;
         kernel.demand(width.is_multiple_of(4), || format!("width {width} is no multiple of 4"))?;
-        match &self.index {
-            Some(index) => kernel.fits("index", index, rows)?,
-            None => {
-                kernel.fits("stream", &self.stream, rows * width)?;
-                kernel.fits("stream_gradient", &self.stream_gradient, rows * width)?;
-            }
+        if let Some(index) = &self.index {
+            kernel.fits("index", &index.rows, rows)?;
         }
+        let read = self.index.map_or(rows, |index| index.bound);
+        kernel.fits("stream", &self.stream, read * width)?;
+        kernel.fits("stream_gradient", &self.stream_gradient, read * width)?;
         kernel.fits("weight", &self.weight, width)?;
         kernel.fits("gradient", &self.gradient, rows * width)?;
         let arguments = LaunchArguments::new()
             .slice(&self.stream)
-            .maybe(self.index.as_ref())
+            .maybe(self.index.as_ref().map(|index| &index.rows))
             .slice(&self.weight)
             .slice(&self.gradient)
             .slice(&self.stream_gradient)
             .int(self.width)
             .float(self.eps);
-        // SAFETY: the parameters of `rms_norm_backward`; sizes were checked, and indices are valid by the contract of
-        // `DeviceSlice::new`.
+        // SAFETY: the parameters of `rms_norm_backward`; sizes were checked, and the index keeps its bound by the
+        // contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.rows, 1, 1], threads: 256, shared: 0 }) }
     }
 }
@@ -147,6 +146,7 @@ impl RotaryBackward {
         kernel.demand(layout::HEAD_DIMS.contains(&dim), || format!("no kernel for heads of width {dim}"))?;
         kernel.fits("positions", &self.batch.positions, count)?;
         kernel.fits("rows", &self.batch.rows, count)?;
+        kernel.fits("table", &self.table, self.batch.bounds.positions * dim)?;
         kernel.fits("gradient", &self.gradient, count * width)?;
         if let Some(bias) = &self.bias {
             kernel.fits("bias", bias, width)?;
@@ -168,8 +168,8 @@ impl RotaryBackward {
             .int(self.heads)
             .int(self.kv_heads)
             .float(self.eps);
-        // SAFETY: the parameters of `rotary_backward`; sizes were checked, and positions are valid by the contract of
-        // `DeviceSlice::new`.
+        // SAFETY: the parameters of `rotary_backward`; sizes were checked, and positions keep their bound by the contract
+        // of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.count, 1, 1], threads: 128, shared: 0 }) }
     }
 }

@@ -16,7 +16,8 @@ impl<T> DeviceSlice<T> {
     ///
     /// # Safety
     /// The memory belongs to the device, is aligned for `T`, and stays allocated as long as a kernel may use it.
-    /// Indices in it (tables, positions, tokens) are within the buffers they are used with.
+    /// Indices in it (tables, positions, tokens) are below the bounds stated where the slice is used, such as
+    /// [`BatchBounds`](super::BatchBounds).
     pub unsafe fn new(address: u64, len: usize) -> Self {
         Self { address, len, kind: PhantomData }
     }
@@ -90,7 +91,19 @@ pub trait Launch {
 /// Error of a kernel launch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
-    /// A buffer is too small, or the kernel does not support a size.
+    /// A buffer is too small for the launch.
+    #[error("{}: buffer `{buffer}` has {given} values: expected {needed} or more", kernel.name())]
+    Buffer {
+        /// Kernel.
+        kernel: CudaKernel,
+        /// Name of the buffer.
+        buffer: &'static str,
+        /// Required number of values.
+        needed: usize,
+        /// Number of values in the buffer.
+        given: usize,
+    },
+    /// The kernel does not support a size.
     #[error("{}: {what}", kernel.name())]
     Shape {
         /// Kernel.
@@ -189,10 +202,14 @@ impl CudaKernel {
     }
 
     /// Returns an error if a buffer has fewer than `needed` values.
-    pub(super) fn fits<T>(self, name: &str, slice: &DeviceSlice<T>, needed: usize) -> Result<(), KernelError> {
-        self.demand(slice.len() >= needed, || {
-            format!("buffer `{name}` has {} values: expected {needed} or more", slice.len())
-        })
+    pub(super) fn fits<T>(
+        self,
+        buffer: &'static str,
+        slice: &DeviceSlice<T>,
+        needed: usize,
+    ) -> Result<(), KernelError> {
+        let given = slice.len();
+        if given >= needed { Ok(()) } else { Err(KernelError::Buffer { kernel: self, buffer, needed, given }) }
     }
 }
 

@@ -8,7 +8,7 @@
 use half::bf16;
 
 use super::launch::LaunchArguments;
-use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch, NONE};
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch, NONE, RowIndex};
 
 /// Threads per block.
 const THREADS: u32 = 256;
@@ -73,7 +73,7 @@ pub struct LoraShrink {
     /// Tiles, shape (tiles).
     pub tiles: DeviceSlice<LoraTile>,
     /// Tokens, ordered by adapter.
-    pub order: DeviceSlice<u32>,
+    pub order: RowIndex,
     /// Inputs of shape (tokens, `inn`).
     pub x: DeviceSlice<bf16>,
     /// Output of shape (tokens, `stride`), indexed by token. Each row is written up to its adapter's `stacked`.
@@ -100,16 +100,20 @@ impl LoraShrink {
             format!("a stride of {}: expected a multiple of 16", self.stride)
         })?;
         kernel.fits("tiles", &self.tiles, self.count as usize)?;
+        kernel.fits("factors", &self.factors, 1)?;
+        kernel.fits("x", &self.x, self.order.bound * self.inn as usize)?;
+        kernel.fits("small", &self.small, self.order.bound * self.stride as usize)?;
         let arguments = LaunchArguments::new()
             .slice(&self.factors)
             .slice(&self.tiles)
-            .slice(&self.order)
+            .slice(&self.order.rows)
             .slice(&self.x)
             .slice(&self.small)
             .int(self.stride)
             .int(self.inn);
         let geometry = Geometry { blocks: [self.stride / 16, self.count, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `lora_shrink`; indices are valid by the contract of `DeviceSlice::new`.
+        // SAFETY: the parameters of `lora_shrink`. Sizes were checked against the bound of the tokens, which holds, as
+        // tiles and factors are valid, by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 }
@@ -131,7 +135,7 @@ pub struct LoraExpand {
     /// Tiles, shape (tiles).
     pub tiles: DeviceSlice<LoraTile>,
     /// Tokens, ordered by adapter.
-    pub order: DeviceSlice<u32>,
+    pub order: RowIndex,
     /// Output of [`LoraShrink`].
     pub small: DeviceSlice<f32>,
     /// Number of values from one token to the next in `small`.
@@ -150,16 +154,24 @@ impl LoraExpand {
     /// # Errors
     /// [`KernelError`] when a buffer is too small, or from the driver.
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
-        let (kernel, arguments) = match &self.y {
-            LoraOut::Activation(y) => (CudaKernel::LoraExpand, self.arguments(y)),
-            LoraOut::Stream(y) => (CudaKernel::LoraExpandStream, self.arguments(y)),
-        };
+        match &self.y {
+            LoraOut::Activation(y) => self.launch_into(CudaKernel::LoraExpand, y, on),
+            LoraOut::Stream(y) => self.launch_into(CudaKernel::LoraExpandStream, y, on),
+        }
+    }
+
+    fn launch_into<T>(&self, kernel: CudaKernel, y: &DeviceSlice<T>, on: &dyn Launch) -> Result<(), KernelError> {
         let ends = self.ends;
         let ordered = ends.iter().all(|end| end.is_multiple_of(16)) && ends.is_sorted();
         kernel.demand(ordered, || format!("end columns {ends:?}: expected ascending multiples of 16"))?;
         kernel.fits("tiles", &self.tiles, self.count as usize)?;
+        kernel.fits("factors", &self.factors, 1)?;
+        kernel.fits("small", &self.small, self.order.bound * self.stride as usize)?;
+        kernel.fits("y", y, self.order.bound * ends[2] as usize)?;
+        let arguments = self.arguments(y);
         let geometry = Geometry { blocks: [ends[2].div_ceil(COLUMNS), self.count, 1], threads: THREADS, shared: 0 };
-        // SAFETY: the parameters of `lora_expand`; indices are valid by the contract of `DeviceSlice::new`.
+        // SAFETY: the parameters of `lora_expand`. Sizes were checked against the bound of the tokens, which holds, as
+        // tiles and factors are valid, by the contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, geometry) }
     }
 
@@ -167,7 +179,7 @@ impl LoraExpand {
         LaunchArguments::new()
             .slice(&self.factors)
             .slice(&self.tiles)
-            .slice(&self.order)
+            .slice(&self.order.rows)
             .slice(&self.small)
             .int(self.stride)
             .slice(y)

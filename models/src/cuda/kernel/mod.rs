@@ -46,11 +46,13 @@ mod score;
 pub mod source;
 #[cfg(test)]
 mod test;
+#[cfg(test)]
+mod test_sizes;
 
 pub use activation::SiluMul;
 pub use attention::{AttendDecode, AttendPrefill, prefill_tiles};
 pub use attention_backward::AttendBackward;
-pub use batch::{BatchView, NONE};
+pub use batch::{BatchBounds, BatchView, NONE, RowIndex};
 pub use convert::{NarrowToBf16, WidenToF32};
 pub use embed::EmbedTokens;
 pub use gradient::{RmsNormBackward, RotaryBackward, SiluMulBackward};

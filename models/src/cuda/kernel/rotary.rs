@@ -4,6 +4,7 @@ use half::bf16;
 
 use super::launch::LaunchArguments;
 use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, layout};
+use crate::batch::BLOCK;
 
 /// Adds biases, normalizes per head, and rotates queries and keys, in `f32`. Queries are written back in place, keys
 /// and values into the KV cache. Each head's first half is rotated against its second half, as in
@@ -51,6 +52,13 @@ impl Rotary {
         kernel.demand(layout::HEAD_DIMS.contains(&dim), || format!("no kernel for heads of width {dim}"))?;
         kernel.fits("positions", &self.batch.positions, count)?;
         kernel.fits("rows", &self.batch.rows, count)?;
+        self.batch.check_tables(kernel)?;
+        let positions = self.batch.bounds.positions;
+        kernel.demand(positions.div_ceil(BLOCK) <= self.batch.stride as usize, || {
+            format!("{positions} positions, but tables of {} blocks", self.batch.stride)
+        })?;
+        kernel.fits("table", &self.table, positions * dim)?;
+        self.batch.check_cache(kernel, &self.cache, self.kv_heads, self.dim)?;
         kernel.fits("qkv", &self.qkv, count * width)?;
         if let Some(bias) = &self.bias {
             kernel.fits("bias", bias, width)?;
@@ -73,8 +81,8 @@ impl Rotary {
             .int(self.heads)
             .int(self.kv_heads)
             .float(self.eps);
-        // SAFETY: the parameters of `rotary`; sizes were checked, and indices are valid by the contract of
-        // `DeviceSlice::new`.
+        // SAFETY: the parameters of `rotary`. Sizes were checked against the bounds of all indices, which hold by the
+        // contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.count, 1, 1], threads: 128, shared: 0 }) }
     }
 }

@@ -10,7 +10,9 @@ use super::pass_layout::TARGETS;
 use super::{NO_TEACHER, invalid_input};
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMulTarget};
-use crate::cuda::kernel::{DeviceSlice, RmsNorm, RmsNormBackward, SCORES, ScoreTargets, ScoreTargetsBackward};
+use crate::cuda::kernel::{
+    DeviceSlice, RmsNorm, RmsNormBackward, RowIndex, SCORES, ScoreTargets, ScoreTargetsBackward,
+};
 use crate::cuda::plan::Placement;
 use crate::gradient::{Objective, Score};
 
@@ -57,7 +59,7 @@ impl<D: Driver> LearnerPass<'_, D> {
             self.matmul_bf16(operands, target, [chunk.len(), config.vocab, config.hidden])?;
             RmsNormBackward {
                 stream: self.work(self.buffers.stream),
-                index: Some(self.part(self.buffers.layout.wanted, &chunk)),
+                index: Some(self.wanted(&chunk)),
                 weight: self.weight(self.weights.1.norm),
                 gradient: normed,
                 stream_gradient: self.work(back.stream),
@@ -77,7 +79,7 @@ impl<D: Driver> LearnerPass<'_, D> {
         let logits = self.work(self.buffers.logits);
         RmsNorm {
             stream: self.work(self.buffers.stream),
-            index: Some(self.part(self.buffers.layout.wanted, chunk)),
+            index: Some(self.wanted(chunk)),
             weight: self.weight(self.weights.1.norm),
             out: normed,
             rows: chunk.len() as u32,
@@ -101,6 +103,11 @@ impl<D: Driver> LearnerPass<'_, D> {
         let mut values = vec![0.0; SCORES * chunk.len()];
         self.driver.download(scores, &mut values)?;
         Ok(values.chunks_exact(SCORES).map(|row| Score { logprob: row[0], entropy: row[1] }).collect())
+    }
+
+    /// Returns the rows of the residual stream that predict some targets.
+    fn wanted(&self, chunk: &Range<usize>) -> RowIndex {
+        RowIndex { rows: self.part(self.buffers.layout.wanted, chunk), bound: self.tokens }
     }
 
     /// Returns the entries of some targets.

@@ -8,7 +8,7 @@ use super::pass_rows::PassRows;
 use super::projection::{ProjectionOutput, ProjectionSite};
 use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
-use crate::cuda::kernel::{AttendPrefill, BatchView, DeviceSlice, EmbedTokens, RmsNorm, Rotary, SiluMul};
+use crate::cuda::kernel::{AttendPrefill, BatchBounds, BatchView, DeviceSlice, EmbedTokens, RmsNorm, Rotary, SiluMul};
 use crate::cuda::plan::{LayerLayout, Placement, WeightLayout};
 use crate::decoder::DecoderConfig;
 use crate::gradient::Module;
@@ -181,6 +181,12 @@ impl<D: Driver> LearnerPass<'_, D> {
             context: self.work(layout.context),
             tables: self.work(layout.tables),
             stride: self.rows.stride as u32,
+            bounds: BatchBounds {
+                rows: self.rows.first.len(),
+                tokens: self.tokens,
+                positions: self.rows.positions.iter().max().map_or(0, |&last| last as usize + 1),
+                blocks: self.rows.blocks.len() / 2,
+            },
         }
     }
 

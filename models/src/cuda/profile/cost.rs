@@ -22,7 +22,7 @@ pub struct WorkCost {
 
 impl WorkCost {
     /// Cost of a matrix multiplication, padding of its rows included.
-    pub(super) fn of(product: &MatMul) -> Self {
+    pub(in crate::cuda) fn of(product: &MatMul) -> Self {
         let MatMul { operands, target, rows, inner, columns, .. } = *product;
         let operand = match operands {
             MatMulOperands::Half(..) => HALF,

@@ -58,6 +58,12 @@ impl<D: DeviceClock> TimedDriver<D> {
         &self.driver
     }
 
+    /// Returns the wrapped driver for changes before timing starts.
+    #[cfg(feature = "cuda")]
+    pub(in crate::cuda) fn inner_mut(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
     /// Turns timing on.
     pub(in crate::cuda) fn start(&self) {
         *self.entries.borrow_mut() = Some(Vec::new());

@@ -1,9 +1,8 @@
 //! Layout of a step's inputs in one buffer, which is copied to the GPU.
 //!
-//! Each part has a fixed offset, so that captured graphs stay valid. Block tables come last, each with room for the
-//! longest sequence; unless the tables are small, entries beyond the longest row's are not copied
-//! ([`StepLayout::pieces`]). Rows with one new token come before the others, as decoding attention requires; logits
-//! keep the order of the batch.
+//! Each part has a fixed offset and room for the largest step, so that captured graphs stay valid; only the used pieces
+//! of it are copied ([`StepLayout::pieces`]). Rows with one new token come before the others, as decoding attention
+//! requires; logits keep the order of the batch.
 
 mod writer;
 
@@ -34,12 +33,12 @@ pub struct StepLayout {
     pub samples: Placement<SampleRow>,
     /// Attention tiles: pairs of a row and a tile index within the row.
     pub tiles: Placement<u32>,
-    /// LoRA tiles.
-    pub lora: Placement<LoraTile>,
-    /// Order of tokens that the LoRA tiles refer to.
-    pub order: Placement<u32>,
     /// Block tables, `stride` entries per row.
     pub tables: Placement<u32>,
+    /// Order of tokens that the LoRA tiles refer to.
+    pub order: Placement<u32>,
+    /// LoRA tiles.
+    pub lora: Placement<LoraTile>,
     /// Number of entries from one row's table to the next.
     pub stride: usize,
     /// Total bytes.
@@ -59,24 +58,40 @@ pub struct CopyRect {
     pub rows: usize,
 }
 
-/// Size of block tables in bytes up to which they are copied together with the parts before them, used or not: copying
-/// them takes less time than issuing a second copy.
+/// Number of unused bytes up to which two parts are copied together: copying them takes less time than issuing a second
+/// copy.
 const TOGETHER: usize = 32 << 10;
 
 impl StepLayout {
-    /// Returns the pieces to copy for a step: everything before the tables, and at least as many entries of each table
-    /// as the longest row uses.
-    pub fn pieces(&self, step: &StepShape) -> [CopyRect; 2] {
-        let whole = |end: usize| CopyRect { first: 0, width: end, pitch: end, rows: 1 };
-        let first = self.tables.first();
+    /// Returns the pieces to copy for a step: the used entries of each part, and unused ones between them where that
+    /// takes less time than another copy.
+    pub fn pieces(&self, step: &StepShape) -> Vec<CopyRect> {
+        let span = |first: usize, end: usize| CopyRect { first, width: end - first, pitch: end - first, rows: 1 };
+        let mut pieces = Vec::with_capacity(4);
+        // The three parts per token are equally far apart.
+        let apart = self.positions.first() - self.tokens.first();
+        let used = step.tokens * size_of::<u32>();
+        let mut first = 0;
+        if 2 * apart.saturating_sub(used) > TOGETHER {
+            pieces.push(CopyRect { first: self.tokens.first(), width: used, pitch: apart, rows: 3 });
+            first = self.first.first();
+        }
         let pitch = self.stride * size_of::<u32>();
         // Sixteen entries are copied as quickly as one.
         let width = (step.width.next_multiple_of(16) * size_of::<u32>()).min(pitch);
-        let tables = CopyRect { first, width, pitch, rows: step.rows };
+        let tables = CopyRect { first: self.tables.first(), width, pitch, rows: step.rows };
         if step.rows * pitch <= TOGETHER || width == pitch {
-            return [whole(first + step.rows * pitch), CopyRect { rows: 0, ..tables }];
+            pieces.push(span(first, tables.first + step.rows * pitch));
+        } else {
+            pieces.push(span(first, self.tiles.part(0, 2 * step.tiles).end()));
+            pieces.push(tables);
         }
-        [whole(first), tables]
+        // A step of padding is captured with adapters, too.
+        if step.lora > 0 || step.rows == 0 {
+            let tiles = if step.decode { step.tokens } else { step.lora };
+            pieces.push(span(self.order.first(), self.lora.part(0, tiles).end()));
+        }
+        pieces
     }
 
     /// Creates the layout for steps within `limits`.
@@ -94,9 +109,9 @@ impl StepLayout {
             wanted: allocator.place(rows),
             samples: allocator.place(rows),
             tiles: allocator.place(2 * most_tiles(config, limits)),
-            lora: allocator.place(tokens),
-            order: allocator.place(tokens),
             tables: allocator.place(rows * stride),
+            order: allocator.place(tokens),
+            lora: allocator.place(tokens),
             stride,
             bytes: allocator.bytes(),
         }

@@ -33,6 +33,7 @@ fn config() -> DecoderConfig {
 
 /// Memory of a layout, aligned as on the GPU.
 struct Memory {
+    limits: StepLimits,
     writer: StepWriter,
     words: Vec<u64>,
 }
@@ -46,7 +47,7 @@ impl Memory {
         let writer = StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS);
         // Leftovers of an earlier step.
         let words = vec![0xabab_abab_abab_abab; writer.layout().bytes / 8];
-        Self { writer, words }
+        Self { limits, writer, words }
     }
 
     fn fill(&mut self, batch: &ForwardBatch, picks: &[Option<Pick>]) -> Result<StepShape, crate::ModelError> {
@@ -67,8 +68,7 @@ impl Memory {
                 to[part.clone()].copy_from_slice(&from[part]);
             }
         }
-        let limits = StepLimits { context: layout.stride * BLOCK, ..LIMITS };
-        Self { writer: StepWriter::new(&DecoderConfig { context: limits.context, ..config() }, limits, BLOCKS), words }
+        Self { words, ..Self::within(self.limits) }
     }
 
     fn get<T: bytemuck::Pod>(&self, place: Placement<T>, len: usize) -> Vec<T> {
@@ -163,12 +163,32 @@ fn of_long_tables_only_what_is_used_is_copied() {
     let layout = *memory.writer.layout();
     let copied = |step: &StepShape| layout.pieces(step).iter().map(|piece| piece.rows * piece.width).sum::<usize>();
     assert_eq!(step.width, 11);
-    assert_eq!(copied(&step), layout.tables.first() + 18 * 16 * 4, "sixteen entries of 2,048");
+    let before = layout.tiles.first();
+    assert_eq!(copied(&step), before + 18 * 16 * 4, "sixteen entries of 2,048");
     // A single row is copied whole, and so is a full table.
-    assert_eq!(layout.pieces(&StepShape { rows: 1, ..step })[1].rows, 0);
+    assert_eq!(layout.pieces(&StepShape { rows: 1, ..step }).len(), 1);
     let full = StepShape { width: layout.stride, ..step };
-    assert_eq!((layout.pieces(&full)[1].rows, copied(&full)), (0, layout.tables.first() + 18 * layout.stride * 4));
-    assert_eq!(copied(&StepShape { rows: 0, width: 0, ..step }), layout.tables.first());
+    assert_eq!((layout.pieces(&full).len(), copied(&full)), (1, layout.tables.first() + 18 * layout.stride * 4));
+    let adapted = StepShape { lora: 3, ..step };
+    assert_eq!(copied(&adapted), copied(&step) + layout.lora.part(0, step.tokens).end() - layout.order.first());
+}
+
+#[test]
+fn a_decode_step_within_large_limits_copies_what_it_uses() {
+    let large = StepLimits { rows: 256, tokens: 8192, context: 4096 };
+    let mut memory = Memory::within(large);
+    let rows: Vec<_> = (0..16).map(|row| (row * 4, 1, None, LogitPositions::Last)).collect();
+    let batch = batch(&rows);
+    let step = memory.fill(&batch, &[]).unwrap();
+    let layout = *memory.writer.layout();
+    let copied: usize = layout.pieces(&step).iter().map(|piece| piece.rows * piece.width).sum();
+    assert!(copied < 64 << 10 && layout.bytes > 350 << 10, "{copied} of {} bytes", layout.bytes);
+    let there = memory.copied(&step);
+    for place in [layout.tokens, layout.positions, layout.rows] {
+        assert_eq!(there.get(place, 16), memory.get(place, 16));
+    }
+    assert_eq!(there.get(layout.tables, 1), [0]);
+    assert_eq!(there.get(layout.context, 16), (0..16).map(|row| row * 4 + 1).collect::<Vec<u32>>());
 }
 
 #[test]
@@ -198,10 +218,11 @@ proptest! {
     fn a_batch_is_read_back_from_its_image(
         rows in prop::collection::vec((0usize..50, 1usize..10, prop::option::of(0u32..3)), 1..20),
         context in prop::sample::select(vec![100usize, 1024, 32_768]),
+        most in prop::sample::select(vec![200usize, 16_384]),
     ) {
         let rows: Vec<_> = rows.into_iter().map(|(start, count, adapter)| (start, count, adapter, LogitPositions::Last)).collect();
         let batch = batch(&rows);
-        let mut memory = Memory::within(StepLimits { context, ..LIMITS });
+        let mut memory = Memory::within(StepLimits { context, tokens: most, ..LIMITS });
         let step = memory.fill(&batch, &[]).unwrap();
         let memory = memory.copied(&step);
         let layout = *memory.writer.layout();

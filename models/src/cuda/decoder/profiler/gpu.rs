@@ -2,6 +2,7 @@
 
 use super::Profiler;
 use crate::cuda::CudaError;
+use crate::cuda::bucket::Buckets;
 use crate::cuda::decoder::{CudaOptions, gpu};
 use crate::cuda::driver::GpuDriver;
 use crate::cuda::profile::{StepProfile, UniformBatch};
@@ -18,7 +19,10 @@ impl CudaProfiler {
     pub fn load(source: WeightSource<'_>, options: &CudaOptions) -> Result<Self, CudaError> {
         let (driver, plan) = gpu::open(source.config(), options)?;
         let multiprocessors = driver.gpu().info().multiprocessors;
-        Ok(Self(Profiler::load(driver, source, options.limits, multiprocessors, plan.blocks)?))
+        let mut profiler = Profiler::load(driver, source, options.limits, multiprocessors, plan.blocks)?;
+        let groups = profiler.runner.products_by_shape(&Buckets::up_to(options.limits.rows));
+        profiler.runner.driver.inner_mut().tune(&groups, options.algorithms.as_ref())?;
+        Ok(Self(profiler))
     }
 
     /// Times a step in which every sequence processes new tokens and samples one. The step is launched kernel by kernel

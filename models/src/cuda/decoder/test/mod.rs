@@ -4,6 +4,7 @@
 mod gguf;
 mod pair;
 mod profile;
+mod tuning;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -92,6 +92,11 @@ impl<D: Driver> DecoderPair<D> {
         pair
     }
 
+    /// Returns the decoder on the emulator.
+    pub(super) fn runner(&self) -> &StepRunner<D> {
+        &self.runner
+    }
+
     /// Returns the driver.
     pub(super) fn driver(&self) -> &D {
         &self.runner.driver

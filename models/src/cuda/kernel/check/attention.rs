@@ -8,7 +8,7 @@ use super::{BF16, CheckError};
 use crate::batch::BLOCK;
 use crate::cuda::kernel::reference::{self, ReferenceSequence};
 use crate::cuda::kernel::{
-    AttendDecode, AttendPrefill, BatchView, CudaKernel, DeviceSlice, NONE, layout, prefill_tiles,
+    AttendDecode, AttendPrefill, BatchBounds, BatchView, CudaKernel, DeviceSlice, NONE, layout, prefill_tiles,
 };
 
 /// Inputs of an attention check: rows, each as its number of cached tokens and of new ones, and the content of the
@@ -69,6 +69,7 @@ impl AttentionCase {
             context: bench.put(&context)?,
             tables: bench.put(&tables)?,
             stride: stride as u32,
+            bounds: BatchBounds { rows: rows.len(), tokens, positions: stride * BLOCK, blocks: order.len() },
         };
         let cache = bench.put(&cache)?;
         let qkv = bench.put(&queries)?;
@@ -142,11 +143,14 @@ pub(super) fn decode(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Check
         batch.first = bench.put(&first)?;
         batch.context = bench.put(&context)?;
         batch.tables = bench.put(&[tables, vec![NONE; 2 * batch.stride as usize]].concat())?;
+        batch.bounds.rows += 2;
+        batch.bounds.tokens += 1;
+        let unread = vec![bf16::NAN; case.stride()];
         let out = bench.poisoned::<bf16>((rows.len() + 1) * heads * dim)?;
         let arrived = bench.put(&vec![0u32; rows32 as usize * kv_heads])?;
         let launch = AttendDecode {
             batch,
-            qkv: case.qkv,
+            qkv: bench.put(&[case.queries.as_slice(), &unread].concat())?,
             stride: case.stride() as u32,
             cache: case.cache,
             workspace: bench.poisoned::<f32>(AttendDecode::workspace(rows32, splits, heads32, dim32))?,

@@ -5,7 +5,9 @@ use half::bf16;
 use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
-use crate::cuda::kernel::{BatchView, CudaKernel, EmbedTokens, NONE, RmsNorm, SiluMul, reference};
+use crate::cuda::kernel::{
+    BatchBounds, BatchView, CudaKernel, EmbedTokens, NONE, RmsNorm, RowIndex, SiluMul, reference,
+};
 
 pub(super) fn embed(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for width in [8, 576, 1032] {
@@ -22,6 +24,7 @@ pub(super) fn embed(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
             context: none,
             tables: none,
             stride: 1,
+            bounds: BatchBounds { rows: 0, tokens: tokens.len(), positions: 0, blocks: 0 },
         };
         let stream = bench.poisoned::<f32>(tokens.len() * width)?;
         EmbedTokens {
@@ -49,7 +52,7 @@ pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         let index: Vec<u32> = (0..rows as u32).rev().map(|row| if row == 1 { NONE } else { row }).collect();
         let stream = bench.put(&x)?;
         let out = bench.poisoned::<bf16>(rows * width)?;
-        let places = if indexed { Some(bench.put(&index)?) } else { None };
+        let places = if indexed { Some(RowIndex { rows: bench.put(&index)?, bound: rows }) } else { None };
         let rows32 = rows as u32;
         let width32 = width as u32;
         let weights = bench.put(&weight)?;

@@ -8,7 +8,8 @@ use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
 use crate::batch::BLOCK;
 use crate::cuda::kernel::{
-    AttendBackward, AttendPrefill, CudaKernel, NONE, RmsNormBackward, SiluMulBackward, prefill_tiles, reference,
+    AttendBackward, AttendPrefill, CudaKernel, NONE, RmsNormBackward, RowIndex, SiluMulBackward, prefill_tiles,
+    reference,
 };
 
 pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
@@ -19,7 +20,7 @@ pub(super) fn norm(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         let gradient = bench.random.halves(rows * width, 1.0);
         // Permuted rows of the stream, one of them skipped.
         let places: Vec<u32> = (0..rows as u32).rev().map(|row| if row == 2 { NONE } else { row }).collect();
-        let index = if indexed { Some(bench.put(&places)?) } else { None };
+        let index = if indexed { Some(RowIndex { rows: bench.put(&places)?, bound: rows }) } else { None };
         let sum = bench.put(&start)?;
         RmsNormBackward {
             stream: bench.put(&x)?,

@@ -6,7 +6,9 @@ use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError, F32};
 use crate::cuda::kernel::reference::{self, ReferenceAdapter};
-use crate::cuda::kernel::{CudaKernel, DeviceSlice, LoraExpand, LoraFactors, LoraOut, LoraShrink, NONE, lora_tiles};
+use crate::cuda::kernel::{
+    CudaKernel, DeviceSlice, LoraExpand, LoraFactors, LoraOut, LoraShrink, NONE, RowIndex, lora_tiles,
+};
 
 /// Random adapters at one site.
 struct LoraSite {
@@ -105,7 +107,7 @@ fn apply(bench: &mut CheckBench<'_>, site: &LoraSite, named: &[u32]) -> Result<(
     let stride = site.factors.iter().map(|factors| factors.stacked).max().unwrap_or(16);
     let factors = bench.put(&site.factors)?;
     let tiles = bench.put(&tiles)?;
-    let order = bench.put(&order)?;
+    let order = RowIndex { rows: bench.put(&order)?, bound: tokens };
     let small = bench.poisoned::<f32>(tokens * stride as usize)?;
     LoraShrink { factors, tiles, order, x: bench.put(&x)?, small, stride, count, inn: site.inn as u32 }
         .launch(&bench.device)?;

@@ -6,7 +6,7 @@ use super::bench::CheckBench;
 use super::random::{wide, wide32};
 use super::{BF16, CheckError};
 use crate::batch::BLOCK;
-use crate::cuda::kernel::{BatchView, CudaKernel, NONE, Rotary, RotaryBackward, layout, reference};
+use crate::cuda::kernel::{BatchBounds, BatchView, CudaKernel, NONE, Rotary, RotaryBackward, layout, reference};
 
 const EPS: f32 = 1e-6;
 
@@ -125,6 +125,7 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<
         context: none,
         tables: bench.put(tables)?,
         stride: stride as u32,
+        bounds: BatchBounds { rows: 2, tokens: count, positions: 64, blocks },
     };
     let cache = bench.poisoned::<bf16>(blocks * layout::block_len(kv_heads, dim))?;
     let qkv = bench.put(&case.qkv)?;
@@ -195,7 +196,9 @@ fn backwards(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Resul
     let none = bench.put(&[0u32])?;
     let positions = bench.put(&case.positions)?;
     let rows = bench.put(&case.rows)?;
-    let batch = BatchView { tokens: none, positions, rows, first: none, context: none, tables: none, stride: 1 };
+    let bounds = BatchBounds { rows: 2, tokens: count, positions: 64, blocks: 0 };
+    let batch =
+        BatchView { tokens: none, positions, rows, first: none, context: none, tables: none, stride: 1, bounds };
     let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
     let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
     let start = bench.random.halves(case.qkv.len(), 1.0);
