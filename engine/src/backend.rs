@@ -96,7 +96,7 @@ pub trait Backend: Send {
     /// [`BackendError`] when the directory holds no adapter that fits the model.
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError>;
 
-    /// Unloads an adapter. No later batch names its slot.
+    /// Unloads an adapter. No later batch names its slot, even after a panic, which the engine catches.
     fn unload_adapter(&mut self, slot: AdapterSlot);
 
     /// Copies the KV of block `from` to block `to`. Called between two passes, before the pass that reads the copy.

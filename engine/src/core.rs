@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use waymark_models::AdapterSlot;
 use waymark_models::tokenizer::TokenBytes;
 use waymark_models::weights::Weights;
 
@@ -145,9 +146,21 @@ impl Core {
         }
     }
 
+    /// Unloads the retired adapters that no session uses. A panic concerns its adapter only.
     fn unload_retired(&mut self) {
         let StepLoop { scheduler, passes, .. } = &mut self.steps;
-        self.adapters.remove_unused(|slot| scheduler.uses_adapter(slot), |slot| passes.unload_adapter(slot));
+        let mut failed = false;
+        let unload = |slot: AdapterSlot| {
+            if let Err(reason) = passes.unload_adapter(slot) {
+                // No client waits for the end of an unload, so the log is the only place for the error.
+                tracing::error!(slot = slot.0, reason, "could not unload an adapter: its memory may stay in use");
+                failed = true;
+            }
+        };
+        self.adapters.remove_unused(|slot| scheduler.uses_adapter(slot), unload);
+        if failed {
+            self.steps.stop_if_lost();
+        }
     }
 
     /// Replaces the weights of an engine without sessions and adapters. A panic fails this call only.

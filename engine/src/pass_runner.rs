@@ -15,7 +15,8 @@ use super::counters::Counters;
 use super::scheduler::{PlannedRow, ScheduledSession};
 use super::worker::panic_message;
 
-/// Owner of the backend. A panic in a fallible call is an error of that call and does not end the thread.
+/// Owner of the backend. A panic in a pass, a copy, or a change of adapters or weights is an error of that call and does
+/// not end the thread.
 pub(super) struct PassRunner {
     backend: Box<dyn Backend>,
     batch: ForwardBatch,
@@ -175,9 +176,18 @@ impl PassRunner {
         loaded
     }
 
-    pub(super) fn unload_adapter(&mut self, slot: AdapterSlot) {
-        self.backend.unload_adapter(slot);
+    /// Unloads an adapter. After a failure no batch names its slot either.
+    ///
+    /// # Errors
+    /// The panic of the backend.
+    pub(super) fn unload_adapter(&mut self, slot: AdapterSlot) -> Result<(), String> {
+        let backend = &mut self.backend;
+        let unloaded = catch_panic(|| {
+            backend.unload_adapter(slot);
+            Ok(())
+        });
         self.publish();
+        unloaded
     }
 
     /// Replaces all weights or, on an error, none.

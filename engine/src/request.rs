@@ -76,8 +76,8 @@ pub struct Generate {
     pub sampling: SamplingParams,
     /// Maximum number of sampled tokens; at least 1.
     pub max_tokens: usize,
-    /// Number of tokens before which no token of `eos` is sampled. Without effect on forced tokens. Must not be
-    /// combined with `allow`, which would be ignored for these tokens.
+    /// Number of tokens before which no token of `eos` is sampled, even if `allow` or `constraint` permits it. Without
+    /// effect on forced tokens.
     pub min_tokens: usize,
     /// Stop strings and stop lines. The token that completes one ends the turn and is kept whole.
     pub stops: Arc<StopSet>,
@@ -111,10 +111,12 @@ impl Default for Generate {
 }
 
 impl Generate {
-    /// Returns the mask of a token before `min_tokens`, given the mask of the constraint and the size of the
-    /// vocabulary.
+    /// Returns the mask of a token before `min_tokens`: the tokens that `allow` or the constraint's mask permits, without
+    /// those of `eos`. `vocab` is the size of the vocabulary.
     pub(super) fn early_mask(&self, mask: Option<TokenMask>, vocab: usize) -> TokenMask {
-        let mut mask = mask.unwrap_or_else(|| TokenMask::all(vocab));
+        // A turn has either a constraint or an allow-list.
+        let listed = || self.allow.as_ref().map(|ids| TokenMask::of(ids, vocab));
+        let mut mask = mask.or_else(listed).unwrap_or_else(|| TokenMask::all(vocab));
         self.eos.iter().for_each(|&id| mask.forbid(id));
         mask
     }

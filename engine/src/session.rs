@@ -117,6 +117,14 @@ impl Session {
         if generate.allow.as_ref().is_some_and(|allow| !allow.iter().any(|&id| (id as usize) < vocab)) {
             return refuse("the allow-list contains no token of the vocabulary".into());
         }
+        let ends = |id: &u32| generate.eos.contains(id) || *id as usize >= vocab;
+        if generate.min_tokens > generate.force.len() && generate.allow.as_ref().is_some_and(|ids| ids.iter().all(ends))
+        {
+            return refuse(format!(
+                "the allow-list contains only tokens that end the turn, but min_tokens is {}: set it to 0",
+                generate.min_tokens
+            ));
+        }
         if generate.allow.is_some() && generate.constraint.is_some() {
             return refuse("an allow-list and a constraint exclude each other: give only one".into());
         }

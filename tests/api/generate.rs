@@ -122,6 +122,8 @@ async fn stops_end_with_their_reason() {
     assert_eq!((&on["choices"][0]["finish_reason"], ids(&on["choices"][0]).len()), (&json!("length"), 50));
     let allowed = generate(&server, None, &ask(json!({"allowed_token_ids": [65, 66], "max_tokens": 3}))).await;
     assert!(ids(&allowed["choices"][0]).iter().all(|id| [65, 66].contains(id)));
+    let late = json!({"allowed_token_ids": [65, 66], "stop_token_ids": [65], "min_tokens": 3, "max_tokens": 4});
+    assert_eq!(ids(&generate(&server, None, &ask(late)).await["choices"][0]), [66, 66, 66, 65]);
 }
 
 #[tokio::test]

@@ -96,3 +96,21 @@ async fn no_end_is_sampled_before_the_least_number_of_tokens() {
     assert!(steps[..20].iter().all(|step| !eos.contains(&step.id)), "{steps:?}");
     assert!(steps.len() > 20 && finish == TurnFinish::Eos, "{}", steps.len());
 }
+
+#[tokio::test]
+async fn an_allow_list_binds_before_the_least_number_of_tokens_as_after_it() {
+    let engine = start(mock().with_confidence(2.0), EngineConfig::default());
+    for sampling in [SamplingParams::greedy(), SamplingParams::default()] {
+        let allow = Some(vec![1, 2, 3, 9999]);
+        let generate =
+            Generate { sampling, allow, eos: vec![1], min_tokens: 20, max_tokens: 200, ..Generate::default() };
+        let (steps, finish) = run(&mut session(&engine, &prompt(1, 20)), generate.clone()).await.unwrap();
+        assert!(steps[..20].iter().all(|step| [2, 3].contains(&step.id)), "{steps:?}");
+        let (last, between) = steps[20..].split_last().unwrap();
+        assert!(between.iter().all(|step| [2, 3].contains(&step.id)) && last.id == 1, "{steps:?}");
+        assert_eq!(finish, TurnFinish::Eos);
+        let ends_only = Generate { allow: Some(vec![1, 9999]), ..generate };
+        let refused = run(&mut session(&engine, &prompt(1, 20)), ends_only).await.unwrap_err();
+        assert!(matches!(refused, EngineError::Request(message) if message.contains("min_tokens is 20")));
+    }
+}

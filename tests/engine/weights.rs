@@ -25,6 +25,34 @@ async fn an_adapter_that_panics_when_it_is_loaded_concerns_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_adapter_that_panics_when_it_is_unloaded_concerns_nobody_else() {
+    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    let faults = backend.faults();
+    let engine = start(backend, EngineConfig::default());
+    let dir = tempfile::tempdir().unwrap();
+    let adapter = engine.load_adapter(dir.path().into()).await.unwrap();
+    faults.panic_on_unload(true);
+    let mut running = session(&engine, &prompt(1, 40));
+    let unload = async || engine.unload_adapter(adapter);
+    let (end, ()) = tokio::join!(run(&mut running, greedy(30)), unload());
+    assert_eq!(end.unwrap().0.len(), 30);
+    check_text(&running);
+    assert!(engine.snapshot().await.unwrap().adapters.is_empty(), "it is open to no further turn");
+    // The last session of a retired adapter unloads it when it closes.
+    faults.panic_on_unload(false);
+    let other = engine.load_adapter(dir.path().into()).await.unwrap();
+    let mut session = engine.session(SessionOptions { adapter: Some(other), ..SessionOptions::default() });
+    session.append(&prompt(1, 50), Origin::Prompt, false);
+    run(&mut session, greedy(5)).await.unwrap();
+    faults.panic_on_unload(true);
+    engine.unload_adapter(other);
+    drop(session);
+    assert!(engine.snapshot().await.unwrap().adapters.is_empty());
+    assert!(engine.load_adapter(dir.path().into()).await.is_ok());
+    assert_eq!(engine.health(), Health::Ready);
+}
+
+#[tokio::test]
 async fn an_adapter_that_has_come_when_nobody_waits_any_more_is_unloaded() {
     let engine = start(mock(), EngineConfig::default());
     let dir = tempfile::tempdir().unwrap();

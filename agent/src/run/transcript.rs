@@ -131,13 +131,15 @@ impl Transcript {
         sampled.len().saturating_sub(ids.len())
     }
 
-    /// Keeps at most `most` tokens after the prompt. Returns `true` if some were cut.
-    pub(super) fn truncate_response(&mut self, most: usize) -> bool {
-        let most = self.prompt_tokens.saturating_add(most);
-        let longer = self.tokens.len() > most;
-        self.tokens.truncate(most);
+    /// Keeps at most `limit` tokens after the prompt. Returns `true` if some were cut.
+    ///
+    /// Evidence counts as hidden in the shorter record exactly if it would in a run that had ended there. So a record
+    /// that ends with the withdrawal itself keeps the mark, though no token was written without the evidence in sight.
+    pub(super) fn truncate_response(&mut self, limit: usize) -> bool {
+        let limit = self.prompt_tokens.saturating_add(limit);
+        let longer = self.tokens.len() > limit;
+        self.tokens.truncate(limit);
         let left = self.tokens.len();
-        // A record that ends before the evidence was hidden does not show that it was.
         for found in self.evidence.iter_mut().filter(|found| found.hidden.is_some_and(|hidden| hidden.from > left)) {
             found.hidden = None;
         }
@@ -239,6 +241,8 @@ impl Transcript {
 
 #[cfg(test)]
 mod tests {
+    use waymark_index::Mode;
+
     use super::*;
 
     fn transcript() -> Transcript {
@@ -265,6 +269,30 @@ mod tests {
         assert!(!transcript.truncate_response(4) && transcript.truncate_response(3));
         assert_eq!((transcript.len(), transcript.prompt_tokens()), (6, 3));
         assert!(!transcript.truncate_response(usize::MAX));
+    }
+
+    #[test]
+    fn a_cut_response_hides_what_a_run_that_ended_there_hides() {
+        let mut transcript = transcript();
+        transcript.record_search(SearchRecord::asked(1, "q".to_owned(), Vec::new(), Mode::Passage));
+        let start = transcript.len();
+        transcript.append(&[20, 21], Origin::Environment, false);
+        transcript.record_observation(1, start);
+        transcript.append(&[30], Origin::Policy, false);
+        transcript.withdraw(2, true);
+        let ended = transcript.clone();
+        let from = transcript.len();
+        transcript.append(&[40, 41], Origin::Policy, false);
+        let cut = |len: usize| {
+            let mut cut = transcript.clone();
+            assert!(cut.truncate_response(len - cut.prompt_tokens()));
+            (cut.evidence()[0].hidden, cut.visible_len(), cut.visible().len())
+        };
+        let hidden = ended.evidence()[0].hidden;
+        assert_eq!(hidden.map(|hidden| (hidden.first, hidden.tokens, hidden.from)), Some((start, 2, from)));
+        assert_eq!(cut(from + 1), (hidden, from - 1, from - 1));
+        assert_eq!(cut(from), (hidden, ended.visible_len(), ended.visible().len()));
+        assert_eq!(cut(from - 1), (None, from - 1, from - 1));
     }
 
     #[test]

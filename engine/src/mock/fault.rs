@@ -20,6 +20,7 @@ pub struct Faults {
     nan_token: AtomicU32,
     infinite_token: AtomicU32,
     panic_on_load: AtomicBool,
+    panic_on_unload: AtomicBool,
     fail_copies: AtomicBool,
 }
 
@@ -35,6 +36,7 @@ impl Default for Faults {
             nan_token: AtomicU32::new(NOTHING),
             infinite_token: AtomicU32::new(NOTHING),
             panic_on_load: AtomicBool::new(false),
+            panic_on_unload: AtomicBool::new(false),
             fail_copies: AtomicBool::new(false),
         }
     }
@@ -87,6 +89,11 @@ impl Faults {
         self.panic_on_load.store(panics, Relaxed);
     }
 
+    /// If `true`, unloading an adapter panics.
+    pub fn panic_on_unload(&self, panics: bool) {
+        self.panic_on_unload.store(panics, Relaxed);
+    }
+
     /// If `true`, copying a block fails.
     pub fn fail_copies(&self, fails: bool) {
         self.fail_copies.store(fails, Relaxed);
@@ -108,6 +115,12 @@ impl Faults {
     #[allow(clippy::panic, reason = "the panic is injected on purpose")]
     pub(super) fn strike_load(&self) {
         assert!(!self.panic_on_load.load(Relaxed), "injected panic on loading an adapter");
+    }
+
+    /// Panics if unloading an adapter is set to panic.
+    #[allow(clippy::panic, reason = "the panic is injected on purpose")]
+    pub(super) fn strike_unload(&self) {
+        assert!(!self.panic_on_unload.load(Relaxed), "injected panic on unloading an adapter");
     }
 
     /// Fails if copying a block is set to fail.

@@ -281,6 +281,7 @@ impl Backend for MockBackend {
     }
 
     fn unload_adapter(&mut self, slot: AdapterSlot) {
+        self.faults.strike_unload();
         self.adapters.remove(&slot.0);
     }
 }

@@ -94,7 +94,8 @@ impl Embedder {
 
     /// ID of the model: its family, its shape, and 64 bits of a hash over `config.json`, `tokenizer.json`, the weights,
     /// the pooling and the length limit. The hash covers only samples of a decoder's weights
-    /// ([`Weights::id`](crate::weights::Weights::id)), and does not cover normalization. Vectors of
+    /// ([`Weights::id`](crate::weights::Weights::id)). It does not cover normalization, which leaves the cosines of
+    /// vectors as they are: an index built with a model stays valid for its copy with another `modules.json`. Vectors of
     /// [`embed_rounded`](Self::embed_rounded) have the same ID, but deviate by a few degrees and depend on the CPU.
     pub fn id(&self) -> &str {
         &self.id

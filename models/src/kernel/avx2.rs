@@ -23,7 +23,7 @@ impl TileKernel for Avx2 {
         // rows.
         unsafe {
             let k = source.k;
-            let weights = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
+            let weights = unpack(source);
             for offset in [0, 2 * LANES] {
                 let w = weights.add(offset);
                 let acc = acc.add(offset);
@@ -40,13 +40,14 @@ impl TileKernel for Avx2 {
     }
 }
 
-/// Unpacks the weights into the scratch and returns the scratch.
+/// Unpacks the weights into the scratch and returns the scratch. Plain floats are returned where they are.
 unsafe fn unpack(source: PanelSource) -> *const f32 {
     let PanelSource { form, from, skipped, k, scratch, .. } = source;
     // SAFETY: the source matches the contract of its fields.
     unsafe {
         match form {
-            Form::F32 | Form::F16 => halves::<false>(from, k, scratch),
+            Form::F32 => return from.cast(),
+            Form::F16 => halves::<false>(from, k, scratch),
             Form::Bf16 => halves::<true>(from, k, scratch),
             Form::Super(_) => unpack_super(Isa::Avx2, form, (from, skipped), k / BLOCK, scratch),
             Form::Block(block) => {
@@ -165,5 +166,22 @@ unsafe fn nibbles<const MIN: bool>(
                 _mm256_store_ps(into.add(k * PANEL), weight);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_floats_are_not_unpacked() {
+        if !Isa::available().contains(&Isa::Avx2) {
+            return;
+        }
+        let panel: Vec<f32> = (0..3 * PANEL).map(|i| i as f32).collect();
+        let (from, scratch) = (panel.as_ptr().cast(), std::ptr::null_mut());
+        let source = PanelSource { form: Form::F32, from, skipped: 0, k: 3, scratch, keep: false };
+        // SAFETY: the CPU has AVX2, and plain floats need no scratch.
+        assert_eq!(unsafe { unpack(source) }, panel.as_ptr());
     }
 }

@@ -16,7 +16,7 @@ impl TileKernel for Portable {
         let k = source.k;
         // SAFETY: the source matches the contract of its fields, and the caller guarantees the other pointers.
         let (x, w, acc) = unsafe {
-            let w = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
+            let w = unpack(source);
             (
                 std::slice::from_raw_parts(x, (rows - 1) * stride + k),
                 std::slice::from_raw_parts(w, k * PANEL),
@@ -36,33 +36,27 @@ impl TileKernel for Portable {
     }
 }
 
-/// Unpacks the weights into the scratch and returns the scratch.
+/// Unpacks the weights into the scratch and returns the scratch. Plain floats are returned where they are.
 unsafe fn unpack(source: PanelSource) -> *const f32 {
-    if let Form::Super(_) = source.form {
-        // SAFETY: the source matches the contract of its fields.
-        unsafe {
-            unpack_super(Isa::Portable, source.form, (source.from, source.skipped), source.k / BLOCK, source.scratch);
-        }
-        return source.scratch;
-    }
-    let bytes = source.form.panel_bytes(source.k);
+    let PanelSource { form, from, skipped, k, scratch, .. } = source;
     // SAFETY: the source matches the contract of its fields.
-    let (from, into) = unsafe {
-        (
-            std::slice::from_raw_parts(source.from, bytes),
-            std::slice::from_raw_parts_mut(source.scratch, source.k * PANEL),
-        )
+    let slices = || unsafe {
+        (std::slice::from_raw_parts(from, form.panel_bytes(k)), std::slice::from_raw_parts_mut(scratch, k * PANEL))
     };
-    match source.form {
-        Form::F32 | Form::F16 | Form::Super(_) => halves(from, into, half_at),
-        Form::Bf16 => halves(from, into, bhalf_at),
+    match form {
+        Form::F32 => return from.cast(),
+        Form::F16 => halves(slices(), half_at),
+        Form::Bf16 => halves(slices(), bhalf_at),
         Form::Block(block) => {
+            let (from, into) = slices();
             for (from, into) in from.chunks_exact(block.bytes()).zip(into.chunks_exact_mut(BLOCK * PANEL)) {
                 unpack_block(block, from, into);
             }
         }
+        // SAFETY: the source matches the contract of its fields.
+        Form::Super(_) => unsafe { unpack_super(Isa::Portable, form, (from, skipped), k / BLOCK, scratch) },
     }
-    source.scratch
+    scratch
 }
 
 /// Computes `a · b + c`, fused only where the target's baseline supports it: elsewhere, `mul_add` would call the math
@@ -72,7 +66,7 @@ fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, c) } else { a * b + c }
 }
 
-fn halves(from: &[u8], into: &mut [f32], value: impl Fn(&[u8], usize) -> f32) {
+fn halves((from, into): (&[u8], &mut [f32]), value: impl Fn(&[u8], usize) -> f32) {
     for (bytes, into) in from.chunks_exact(2).zip(into) {
         *into = value(bytes, 0);
     }
@@ -83,5 +77,19 @@ fn unpack_block(block: BlockForm, from: &[u8], into: &mut [f32]) {
         for (lane, into) in into.iter_mut().enumerate() {
             *into = block.value(from, k, lane);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_floats_are_not_unpacked() {
+        let panel: Vec<f32> = (0..3 * PANEL).map(|i| i as f32).collect();
+        let (from, scratch) = (panel.as_ptr().cast(), std::ptr::null_mut());
+        let source = PanelSource { form: Form::F32, from, skipped: 0, k: 3, scratch, keep: false };
+        // SAFETY: plain floats need no scratch.
+        assert_eq!(unsafe { unpack(source) }, panel.as_ptr());
     }
 }

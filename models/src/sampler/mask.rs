@@ -14,6 +14,13 @@ impl TokenMask {
         Self::from_words(vec![u32::MAX; len.div_ceil(32)], len)
     }
 
+    /// Creates a mask that allows the listed IDs below `len`, in any order.
+    pub fn of(ids: &[u32], len: usize) -> Self {
+        let mut words = vec![0; len.div_ceil(32)];
+        ids.iter().filter(|&&id| (id as usize) < len).for_each(|&id| words[id as usize / 32] |= 1 << (id % 32));
+        Self::from_words(words, len)
+    }
+
     /// Creates a mask from raw bits: bit `id % 32` of word `id / 32`, for IDs below `len`.
     pub fn from_words(words: Vec<u32>, len: usize) -> Self {
         let len = len.min(words.len() * 32);
@@ -106,6 +113,8 @@ mod tests {
         assert!(even.allows(1) && !even.allows(3) && even.allows(32));
         even.keep(&TokenMask::all(40));
         assert!(even.allows(38) && !even.allows(40) && !even.allows(68));
+        let listed = TokenMask::of(&[69, 3, 3, 70, 1000], 70);
+        assert!((0..80).all(|id| listed.allows(id) == [3, 69].contains(&id)));
         let none = TokenMask::from_words(vec![0; 3], 70);
         assert!(none.is_empty() && none.len() == 70);
         let mut few = vec![1.0; 5];

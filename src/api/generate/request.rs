@@ -87,7 +87,7 @@ pub struct GenerateParams {
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the generation.
     pub ignore_eos: Option<bool>,
-    /// Number of tokens before which none that ends the generation is sampled. Excludes `allowed_token_ids`.
+    /// Number of tokens before which none that ends the generation is sampled, even if `allowed_token_ids` lists it.
     pub min_tokens: Option<u32>,
     /// Number of alternatives per sampled token, from 0 to 20. Without it, no log-probabilities are sent.
     #[schema(maximum = 20)]

@@ -55,13 +55,16 @@ pub(crate) async fn disturb(shared: &RunShared, ledger: &Ledger, index: &Path, c
     let choice: (u64, u64, u8) = (rng.random(), rng.random(), rng.random_range(0..8));
     shared.begin(Disturbance::Damaged);
     let target = copy.to_owned();
-    let flipped =
-        spawn_blocking(move || copy_index(&dir, &target).and_then(|manifest| flip(&dir, &manifest, choice))).await;
+    let flipped = spawn_blocking(move || copy_and_flip(&dir, &target, &Manifest::read(&dir)?, choice)).await;
     let bit = match flipped.map_err(anyhow::Error::from).and_then(|flipped| flipped) {
-        Ok(bit) => bit,
-        Err(_) => {
-            // A merge replaces the files, or is about to.
+        Ok(Some(bit)) => bit,
+        Ok(None) => {
             shared.tally.count("bit flips given up, near a merge", 1);
+            return shared.finish(Disturbance::Damaged);
+        }
+        Err(error) => {
+            // Nothing was checked, so the run must not pass for one that was.
+            shared.tally.broken(Invariant::Damage, &format!("no bit was flipped: {error:#}"));
             return shared.finish(Disturbance::Damaged);
         }
     };
@@ -89,19 +92,32 @@ pub(crate) async fn disturb(shared: &RunShared, ledger: &Ledger, index: &Path, c
     ledger.verify(shared, "a repair").await;
 }
 
+/// Copies the index, and flips a bit in it. Returns `None` if a merge replaces the files, or is about to.
+fn copy_and_flip(
+    dir: &Path,
+    copy: &Path,
+    manifest: &Manifest,
+    choice: (u64, u64, u8),
+) -> anyhow::Result<Option<FlippedBit>> {
+    if manifest.delta.as_ref().is_some_and(|delta| delta.changes >= NEAR_MERGE) {
+        return Ok(None);
+    }
+    let flipped = copy_index(dir, copy, manifest).and_then(|()| flip(dir, manifest, choice));
+    // A merge removes the files that it has replaced, also while they are copied.
+    let replaced = base(dir).is_some_and(|base| base != manifest.base());
+    if flipped.is_err() && replaced { Ok(None) } else { flipped.map(Some) }
+}
+
 /// Copies the manifest and the files that it names, like a backup.
-fn copy_index(dir: &Path, copy: &Path) -> anyhow::Result<Manifest> {
+fn copy_index(dir: &Path, copy: &Path, manifest: &Manifest) -> anyhow::Result<()> {
     let _ = fs::remove_dir_all(copy);
-    let manifest = Manifest::read(dir)?;
-    let changes = manifest.delta.as_ref().map_or(0, |delta| delta.changes);
-    ensure!(changes < NEAR_MERGE, "a merge is near");
     let log = manifest.delta.as_ref().map(|delta| delta.log.as_str());
     for name in manifest.files.keys().map(String::as_str).chain(log).chain([MANIFEST]) {
         let target = copy.join(name);
         fs::create_dir_all(target.parent().unwrap_or(copy))?;
         fs::copy(dir.join(name), target).with_context(|| name.to_owned())?;
     }
-    Ok(manifest)
+    Ok(())
 }
 
 /// Flips one bit of one file, in place.
@@ -149,5 +165,41 @@ async fn repair_from(index: &Path, copy: &Path) -> Result<RepairReport, String> 
             Err(IndexError::Locked { .. }) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
             other => return other.map_err(|error| error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_index::{BuildOptions, Corpus, DeltaInfo, build};
+    use waymark_runtime::embedding::Embedding;
+
+    use super::*;
+    use crate::server_files::{NoProgress, passage};
+
+    #[test]
+    fn only_a_merge_excuses_a_bit_that_was_not_flipped() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("index");
+        let copy = root.path().join("copy");
+        let build = |replace| {
+            let corpus = Corpus::from_documents("few", vec![passage(1, "one"), passage(2, "two")]);
+            let options = BuildOptions { replace, ..BuildOptions::default() };
+            build(corpus, &Embedding::Mock, &dir, &options, &NoProgress).unwrap().manifest
+        };
+        let manifest = build(false);
+        let attempt = |manifest: &Manifest| copy_and_flip(&dir, &copy, manifest, (3, 5, 0));
+        let bit = attempt(&manifest).unwrap().unwrap();
+        let byte = |dir: &Path| fs::read(dir.join(&bit.file)).unwrap()[usize::try_from(bit.place).unwrap()];
+        assert_eq!(byte(&dir) ^ byte(&copy), 1);
+        let mut late = manifest.clone();
+        let (base, log) = (manifest.base(), String::new());
+        late.delta = Some(DeltaInfo { base, passages: 2, graph: None, log, bytes: 0, commits: 1, changes: NEAR_MERGE });
+        assert!(attempt(&late).unwrap().is_none(), "a merge is near");
+        fs::remove_file(dir.join(&bit.file)).unwrap();
+        let error = attempt(&manifest).unwrap_err();
+        assert!(format!("{error:#}").contains(&bit.file), "{error:#}");
+        build(true);
+        assert!(attempt(&manifest).unwrap().is_none(), "another base snapshot has replaced the files");
     }
 }

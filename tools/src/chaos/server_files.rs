@@ -106,7 +106,8 @@ pub(crate) fn passage(number: usize, what: &str) -> Document {
     }
 }
 
-struct NoProgress;
+/// Shows no progress of a build.
+pub(crate) struct NoProgress;
 
 impl BuildProgress for NoProgress {
     fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}

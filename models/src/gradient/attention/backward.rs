@@ -37,13 +37,15 @@ pub(super) fn runs(forest: &Forest, parts: Vec<SegmentPart>, heads: HeadLayout) 
     let work = |part: &SegmentPart| -> usize {
         forest.queries(part).iter().map(|range| range.len() * part.tokens.len()).sum()
     };
-    let share = (parts.iter().map(work).sum::<usize>() / UNITS.div_ceil(heads.kv)).max(1);
+    let target = UNITS.div_ceil(heads.kv);
+    let share = (parts.iter().map(work).sum::<usize>() / target).max(1);
     let (mut runs, mut done): (Vec<TileRun>, _) = (Vec::new(), 0);
     let mut number = None;
     for part in parts {
         let queries = forest.queries(&part);
         let end = queries.last().map_or(part.tokens.end, |range| range.end);
-        let next = done / share;
+        // A share of few multiplications is rounded down by so much that its number may exceed the target by far.
+        let next = (done / share).min(target);
         done += work(&part);
         match runs.last_mut() {
             Some(run) if number == Some(next) => {
@@ -66,8 +68,8 @@ pub(super) fn partial(runs: &[TileRun]) -> usize {
 }
 
 /// Maximum number of runs for a pack of `tokens` tokens: the target, plus one because the share of work is rounded
-/// down. Packs of a few tokens may exceed it, because their share is only a few multiplications.
-pub(super) fn most_runs(tokens: usize, kv: usize) -> usize {
+/// down.
+pub(super) fn max_runs(tokens: usize, kv: usize) -> usize {
     (UNITS.div_ceil(kv) + 1).min(tokens)
 }
 

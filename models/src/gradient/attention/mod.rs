@@ -164,7 +164,7 @@ impl AttentionPlan {
     /// Upper bound of [`workspace_len`](Self::workspace_len) for packs of `tokens` tokens.
     pub(crate) fn max_workspace_len(tokens: usize, heads: HeadLayout) -> usize {
         let HeadLayout { query, kv, dim } = heads;
-        backward::most_runs(tokens, kv) * tokens * query * dim + tokens * query
+        backward::max_runs(tokens, kv) * tokens * query * dim + tokens * query
     }
 
     fn check(&self, pass: AttentionPass<'_>) {

@@ -236,3 +236,22 @@ fn the_definition_agrees_with_finite_differences() {
         }
     }
 }
+
+#[test]
+fn packs_of_very_short_sequences_stay_within_the_bounds() {
+    for kv in [1, 3, 16] {
+        let heads = HeadLayout { query: kv, kv, dim: 16 };
+        for count in 1..80 {
+            let alone: Vec<_> = (0..count).map(|at| (1 + at % 2, None)).collect();
+            let chain: Vec<_> = (0..count).map(|at: usize| (1, at.checked_sub(1))).collect();
+            let star: Vec<_> = (0..count).map(|at| (1, (at > 0).then_some(0))).collect();
+            for segments in [alone, chain, star] {
+                let pack = forest(&segments);
+                let tokens = pack.tokens().len();
+                let plan = AttentionPlan::new(&pack, heads);
+                assert!(plan.runs.len() <= backward::max_runs(tokens, kv), "{} runs of {count}", plan.runs.len());
+                assert!(plan.workspace_len() <= AttentionPlan::max_workspace_len(tokens, heads), "{count} segments");
+            }
+        }
+    }
+}

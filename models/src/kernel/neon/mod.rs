@@ -38,7 +38,7 @@ impl TileKernel for Neon {
         // rows.
         unsafe {
             let k = source.k;
-            let weights = if source.form == Form::F32 { source.from.cast() } else { unpack(source) };
+            let weights = unpack(source);
             for offset in [0, 4 * WIDTH] {
                 let w = weights.add(offset);
                 let acc = acc.add(offset);
@@ -55,13 +55,14 @@ impl TileKernel for Neon {
     }
 }
 
-/// Unpacks the weights into the scratch and returns the scratch.
+/// Unpacks the weights into the scratch and returns the scratch. Plain floats are returned where they are.
 unsafe fn unpack(source: PanelSource) -> *const f32 {
     let PanelSource { form, from, skipped, k, scratch, .. } = source;
     // SAFETY: the source matches the contract of its fields.
     unsafe {
         match form {
-            Form::F32 | Form::F16 => {
+            Form::F32 => return from.cast(),
+            Form::F16 => {
                 for index in (0..k * PANEL).step_by(WIDTH) {
                     vst1q_f32(scratch.add(index), load_half(from.cast::<f16>().add(index)));
                 }
