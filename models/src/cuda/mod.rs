@@ -33,6 +33,6 @@ mod toy;
 #[cfg(feature = "cuda")]
 pub use decoder::{CudaDecoder, CudaOptions, CudaProfiler};
 #[cfg(feature = "cuda")]
-pub use device::{Gpu, GpuInfo, PeakRates};
+pub use device::{GemmShape, GemmTarget, Gpu, GpuInfo, PeakRates};
 pub use error::CudaError;
 pub use source::WeightSource;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 
 use super::{DeviceRegion, Gpu};
-use crate::cuda::kernel::check::{self, CheckError, KernelFinding};
+use crate::cuda::kernel::check::{self, CheckError, KernelFinding, StressCheck};
 use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
 /// A GPU whose memory is allocated buffer by buffer and freed all at once.
@@ -22,6 +22,23 @@ impl Gpu {
     /// hold, not an error.
     pub fn check(&self, dim: usize, seed: u64, findings: &mut Vec<KernelFinding>) -> Result<(), CheckError> {
         check::run(&GpuCheckDevice { gpu: self, regions: RefCell::default() }, dim, seed, findings)
+    }
+}
+
+impl Gpu {
+    /// Runs a check at the size of real use; see [`StressCheck`]. `dim` is the head width that this GPU was opened for.
+    /// Results are appended to `findings` immediately.
+    ///
+    /// # Errors
+    /// As for [`Self::check`], also when the GPU has too little free memory.
+    pub fn stress(
+        &self,
+        dim: usize,
+        check: StressCheck,
+        seed: u64,
+        findings: &mut Vec<KernelFinding>,
+    ) -> Result<(), CheckError> {
+        check::stress(&GpuCheckDevice { gpu: self, regions: RefCell::default() }, dim, check, seed, findings)
     }
 }
 
@@ -45,6 +62,21 @@ impl check::CheckDevice for GpuCheckDevice<'_> {
         self.gpu.synchronize().map_err(|error| error.to_string())?;
         self.regions.borrow_mut().push(region);
         Ok(slice.address())
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<u64, String> {
+        let region = DeviceRegion::allocate(self.gpu, bytes).map_err(|error| error.to_string())?;
+        region.fill(self.gpu, 0xff).map_err(|error| error.to_string())?;
+        let slice: DeviceSlice<u8> = region.slice(crate::cuda::plan::Placement::new(0, bytes));
+        self.regions.borrow_mut().push(region);
+        Ok(slice.address())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), String> {
+        // SAFETY: the checks write only within buffers that they allocated, which live until they are released.
+        let slice = unsafe { DeviceSlice::new(address, bytes.len()) };
+        self.gpu.upload(bytes, slice).map_err(|error| error.to_string())?;
+        self.gpu.synchronize().map_err(|error| error.to_string())
     }
 
     fn wait(&self) -> Result<(), String> {

@@ -12,14 +12,14 @@ use crate::cuda::plan::Placement;
 use crate::cuda::source::normals;
 
 /// Bytes per copy, more than any cache holds.
-const COPIED: usize = 2 << 30;
+pub(super) const COPIED: usize = 2 << 30;
 /// Rows, columns and inner dimension of the multiplied matrices.
 const SIDE: usize = 8192;
 /// Number of distinct random values that the matrices repeat, and their seed.
 const SCATTERED: usize = 1 << 22;
 const SEED: u64 = 42;
 /// Number of repetitions between two timestamps.
-const TIMES: usize = 10;
+pub(super) const TIMES: usize = 10;
 
 /// Peak rates measured on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -61,9 +61,9 @@ impl Gpu {
         Ok(PeakRates { bandwidth, operations })
     }
 
-    /// Fills `region` with normally distributed numbers, like weights. With equal numbers hardly a bit changes from one
-    /// to the next, so a multiplication draws less power and runs faster than any real one.
-    fn scatter(&self, region: &DeviceRegion) -> Result<(), CudaError> {
+    /// Fills `region`, of [`COPIED`] bytes, with normally distributed numbers, like weights. With equal numbers hardly a
+    /// bit changes from one to the next, so a multiplication draws less power and runs faster than any real one.
+    pub(super) fn scatter(&self, region: &DeviceRegion) -> Result<(), CudaError> {
         const ALL: usize = COPIED / size_of::<bf16>();
         let slice =
             |at: usize, len: usize| -> DeviceSlice<bf16> { region.slice(Placement::new(at * size_of::<bf16>(), len)) };
@@ -79,7 +79,7 @@ impl Gpu {
 
     /// Returns the seconds that `work` takes, repeated [`TIMES`] times: the best of `rounds` rounds after a warm-up
     /// round.
-    fn best(&self, rounds: usize, work: impl Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+    pub(super) fn best(&self, rounds: usize, work: impl Fn() -> Result<(), CudaError>) -> Result<f64, CudaError> {
         let before = GpuEvent::new(self)?;
         let after = GpuEvent::new(self)?;
         let mut best = f64::INFINITY;

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use super::check::{self, CheckError, KernelFinding};
+use super::check::{self, CheckError, KernelFinding, StressCheck};
 use super::emulator::Emulator;
 use super::layout::HEAD_DIMS;
 use super::{CudaKernel, Geometry, KernelError, Launch};
@@ -47,6 +47,34 @@ fn kernels_for_heads_compute_what_they_must() {
     }
 }
 
+#[test]
+fn stress_checks_hold_at_small_sizes() {
+    let dim = 64;
+    let Some(emulator) = Emulator::new(dim, SEEDS[1]) else { return };
+    for check in [
+        StressCheck::Attention { rows: 3, context: 300, launches: 24 },
+        StressCheck::Cache { bytes: 96 << 20 },
+        StressCheck::Sampler { vocab: 20_000 },
+    ] {
+        let mut findings = Vec::new();
+        check::stress(&emulator, dim, check, SEEDS[0], &mut findings).unwrap();
+        judge(&findings);
+    }
+}
+
+#[test]
+fn a_launch_that_differs_in_one_bit_is_found() {
+    let dim = 64;
+    let Some(emulator) = Emulator::new(dim, SEEDS[1]) else { return };
+    let check = StressCheck::Attention { rows: 2, context: 200, launches: 24 };
+    let mut findings = Vec::new();
+    // Each launch is downloaded: the tenth of the first twelve differs.
+    check::stress(&Faulty::new(&emulator, Fault::Flip), dim, check, SEEDS[0], &mut findings).unwrap();
+    let wrong: Vec<_> = findings.iter().filter(|finding| !finding.holds()).collect();
+    assert!(matches!(wrong[..], [one] if one.case.ends_with("outputs unlike the first")), "{wrong:?}");
+    assert!((wrong[0].error - 1.0 / 12.0).abs() < 1e-9);
+}
+
 /// Injected failure.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
@@ -56,6 +84,8 @@ enum Fault {
     Copy,
     /// One value is written behind a buffer.
     Spill,
+    /// One bit of a result differs.
+    Flip,
 }
 
 /// An emulator that fails at launch or download number `at`, counted from 1.
@@ -85,6 +115,14 @@ impl check::CheckDevice for Faulty<'_> {
         self.device.upload(bytes)
     }
 
+    fn reserve(&self, bytes: usize) -> Result<u64, String> {
+        self.device.reserve(bytes)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), String> {
+        self.device.write(address, bytes)
+    }
+
     fn wait(&self) -> Result<(), String> {
         let failed = self.fault == Fault::Kernel && self.launches.get() >= self.at;
         if failed { Err("an illegal address".to_owned()) } else { self.device.wait() }
@@ -97,6 +135,7 @@ impl check::CheckDevice for Faulty<'_> {
         match self.fault {
             Fault::Copy if self.downloads.get() >= self.at => return Err("an illegal address".to_owned()),
             Fault::Spill if self.downloads.get() == self.at => *bytes.last_mut().unwrap() = 0,
+            Fault::Flip if self.downloads.get() == self.at => bytes[0] ^= 1,
             _ => (),
         }
         Ok(())

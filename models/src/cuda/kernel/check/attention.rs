@@ -76,6 +76,27 @@ impl AttentionCase {
         Ok(Self { rows: rows.to_vec(), dim, heads, kv_heads, queries, sequences, batch, cache, qkv })
     }
 
+    /// Moves the blocks into a cache of at least `bytes` bytes, at random places from its first part to its last block.
+    pub(super) fn spread(self, bench: &mut CheckBench<'_>, bytes: usize) -> Result<Self, CheckError> {
+        let len = layout::block_len(self.kv_heads, self.dim);
+        let values = bench.get(&self.cache)?;
+        let count = values.len() / len;
+        let part = bytes.div_ceil(count * len * size_of::<bf16>());
+        let cache = bench.reserved::<bf16>(count * part * len)?;
+        let mut places = Vec::new();
+        for (block, values) in values.chunks_exact(len).enumerate() {
+            let last = block + 1 == count;
+            let place = block * part + if last { part - 1 } else { bench.random.below(part) };
+            bench.write(&cache, place * len, values)?;
+            places.push(place as u32);
+        }
+        let tables = bench.get(&self.batch.tables)?;
+        let moved = |block: &u32| places.get(*block as usize).copied().unwrap_or(NONE);
+        let tables = bench.put(&tables.iter().map(moved).collect::<Vec<u32>>())?;
+        let bounds = BatchBounds { blocks: count * part, ..self.batch.bounds };
+        Ok(Self { cache, batch: BatchView { tables, bounds, ..self.batch }, ..self })
+    }
+
     fn wanted(&self) -> Vec<f64> {
         let mut out = Vec::new();
         let mut token = 0;
@@ -130,50 +151,60 @@ pub(super) fn decode(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Check
         (2, 2, &long, 64),
     ] {
         let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?;
-        let count = rows.len() as u32;
-        let heads32 = heads as u32;
-        let kv32 = kv_heads as u32;
-        let dim32 = dim as u32;
-        // Two rows of padding after the others, with and without a token to write zeros to.
-        let first: Vec<u32> = (0..=count).chain([NONE]).collect();
-        let context: Vec<u32> = rows.iter().map(|row| (row.0 + row.1) as u32).chain([0, 0]).collect();
-        let rows32 = count + 2;
-        let mut batch = case.batch;
-        let tables = bench.get(&batch.tables)?;
-        batch.first = bench.put(&first)?;
-        batch.context = bench.put(&context)?;
-        batch.tables = bench.put(&[tables, vec![NONE; 2 * batch.stride as usize]].concat())?;
-        batch.bounds.rows += 2;
-        batch.bounds.tokens += 1;
-        let unread = vec![bf16::NAN; case.stride()];
-        let out = bench.poisoned::<bf16>((rows.len() + 1) * heads * dim)?;
-        let arrived = bench.put(&vec![0u32; rows32 as usize * kv_heads])?;
-        let launch = AttendDecode {
-            batch,
-            qkv: bench.put(&[case.queries.as_slice(), &unread].concat())?,
-            stride: case.stride() as u32,
-            cache: case.cache,
-            workspace: bench.poisoned::<f32>(AttendDecode::workspace(rows32, splits, heads32, dim32))?,
-            arrived,
-            out,
-            rows: rows32,
-            splits,
-            heads: heads32,
-            kv_heads: kv32,
-            dim: dim32,
-        };
-        let mut wanted = case.wanted();
-        wanted.extend(vec![0.0; heads * dim]);
-        // Launch twice: the counters must be back at zero after the first launch.
-        for turn in 0..2 {
-            launch.launch(&bench.device)?;
-            let found = wide(&bench.get(&out)?);
-            let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {splits} parts, turn {turn}", rows.len());
-            bench.compare(CudaKernel::AttendDecode, &name, &found, &wanted, BF16);
-            let zero = bench.get(&arrived)?.iter().all(|&count| count == 0);
-            bench.demand(CudaKernel::AttendDecode, &format!("{name}: counters"), zero);
-        }
+        compare_decode(bench, &case, splits, "")?;
         bench.clear()?;
+    }
+    Ok(())
+}
+
+/// Compares decode attention of a case whose rows have one new token each. `about` is added to the case's name.
+pub(super) fn compare_decode(
+    bench: &mut CheckBench<'_>,
+    case: &AttentionCase,
+    splits: u32,
+    about: &str,
+) -> Result<(), CheckError> {
+    let AttentionCase { rows, dim, heads, kv_heads, .. } = case;
+    let (dim, heads, kv_heads) = (*dim, *heads, *kv_heads);
+    let count = rows.len() as u32;
+    // Two rows of padding after the others, with and without a token to write zeros to.
+    let first: Vec<u32> = (0..=count).chain([NONE]).collect();
+    let context: Vec<u32> = rows.iter().map(|row| (row.0 + row.1) as u32).chain([0, 0]).collect();
+    let rows32 = count + 2;
+    let mut batch = case.batch;
+    let tables = bench.get(&batch.tables)?;
+    batch.first = bench.put(&first)?;
+    batch.context = bench.put(&context)?;
+    batch.tables = bench.put(&[tables, vec![NONE; 2 * batch.stride as usize]].concat())?;
+    batch.bounds.rows += 2;
+    batch.bounds.tokens += 1;
+    let out = bench.poisoned::<bf16>((rows.len() + 1) * heads * dim)?;
+    let arrived = bench.put(&vec![0u32; rows32 as usize * kv_heads])?;
+    let unread = vec![bf16::NAN; case.stride()];
+    let launch = AttendDecode {
+        batch,
+        qkv: bench.put(&[case.queries.as_slice(), &unread].concat())?,
+        stride: case.stride() as u32,
+        cache: case.cache,
+        workspace: bench.poisoned::<f32>(AttendDecode::workspace(rows32, splits, heads as u32, dim as u32))?,
+        arrived,
+        out,
+        rows: rows32,
+        splits,
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
+        dim: dim as u32,
+    };
+    let mut wanted = case.wanted();
+    wanted.extend(vec![0.0; heads * dim]);
+    // Launch twice: the counters must be back at zero after the first launch.
+    for turn in 0..2 {
+        launch.launch(&bench.device)?;
+        let found = wide(&bench.get(&out)?);
+        let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {splits} parts{about}, turn {turn}", rows.len());
+        bench.compare(CudaKernel::AttendDecode, &name, &found, &wanted, BF16);
+        let zero = bench.get(&arrived)?.iter().all(|&count| count == 0);
+        bench.demand(CudaKernel::AttendDecode, &format!("{name}: counters"), zero);
     }
     Ok(())
 }
@@ -183,34 +214,42 @@ pub(super) fn prefill(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Chec
     let chunks = vec![(0, 70), (5, 40), (600, 9), (100, 29)];
     for (heads, kv_heads, rows) in [(9, 3, &edges), (7, 1, &chunks), (8, 1, &edges), (2, 2, &chunks), (16, 1, &edges)] {
         let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?;
-        let mut tiles: Vec<[u32; 2]> = Vec::new();
-        for (index, row) in rows.iter().enumerate() {
-            let count = prefill_tiles(row.1 as u32, heads as u32, kv_heads as u32);
-            tiles.extend((0..count).map(|tile| [index as u32, tile]));
-        }
-        tiles.push([NONE, NONE]);
-        let order = bench.random.order(tiles.len());
-        let tiles: Vec<u32> = order.iter().flat_map(|&tile| tiles[tile as usize]).collect();
-        let tokens: usize = rows.iter().map(|row| row.1).sum();
-        let out = bench.poisoned::<bf16>(tokens * heads * dim)?;
-        AttendPrefill {
-            batch: case.batch,
-            tiles: bench.put(&tiles)?,
-            qkv: case.qkv,
-            stride: case.stride() as u32,
-            cache: case.cache,
-            out,
-            lse: None,
-            count: tiles.len() as u32 / 2,
-            heads: heads as u32,
-            kv_heads: kv_heads as u32,
-            dim: dim as u32,
-        }
-        .launch(&bench.device)?;
-        let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {tokens} tokens", rows.len());
-        let found = wide(&bench.get(&out)?);
-        bench.compare(CudaKernel::AttendPrefill, &name, &found, &case.wanted(), BF16);
+        compare_prefill(bench, &case, "")?;
         bench.clear()?;
     }
+    Ok(())
+}
+
+/// Compares prefill attention of a case. `about` is added to the case's name.
+pub(super) fn compare_prefill(bench: &mut CheckBench<'_>, case: &AttentionCase, about: &str) -> Result<(), CheckError> {
+    let AttentionCase { rows, dim, heads, kv_heads, .. } = case;
+    let (dim, heads, kv_heads) = (*dim, *heads, *kv_heads);
+    let mut tiles: Vec<[u32; 2]> = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        let count = prefill_tiles(row.1 as u32, heads as u32, kv_heads as u32);
+        tiles.extend((0..count).map(|tile| [index as u32, tile]));
+    }
+    tiles.push([NONE, NONE]);
+    let order = bench.random.order(tiles.len());
+    let tiles: Vec<u32> = order.iter().flat_map(|&tile| tiles[tile as usize]).collect();
+    let tokens: usize = rows.iter().map(|row| row.1).sum();
+    let out = bench.poisoned::<bf16>(tokens * heads * dim)?;
+    AttendPrefill {
+        batch: case.batch,
+        tiles: bench.put(&tiles)?,
+        qkv: case.qkv,
+        stride: case.stride() as u32,
+        cache: case.cache,
+        out,
+        lse: None,
+        count: tiles.len() as u32 / 2,
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
+        dim: dim as u32,
+    }
+    .launch(&bench.device)?;
+    let name = format!("{heads} over {kv_heads} of {dim}, {} rows, {tokens} tokens{about}", rows.len());
+    let found = wide(&bench.get(&out)?);
+    bench.compare(CudaKernel::AttendPrefill, &name, &found, &case.wanted(), BF16);
     Ok(())
 }

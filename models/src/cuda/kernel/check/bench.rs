@@ -43,6 +43,19 @@ impl<'a> CheckBench<'a> {
         Ok(unsafe { DeviceSlice::new(address, len) })
     }
 
+    /// Allocates a buffer of NaN (for integers, of the maximum) without filling it on the host, followed by a guard.
+    pub(super) fn reserved<T: NoUninit>(&self, len: usize) -> Result<DeviceSlice<T>, CheckError> {
+        let address = self.device.reserve((len + GUARD) * size_of::<T>())?;
+        // SAFETY: as above.
+        Ok(unsafe { DeviceSlice::new(address, len) })
+    }
+
+    /// Overwrites the values from index `first` on.
+    pub(super) fn write<T: NoUninit>(&self, to: &DeviceSlice<T>, first: usize, values: &[T]) -> Result<(), CheckError> {
+        assert!(first + values.len() <= to.len(), "values {first}..{} exceed {}", first + values.len(), to.len());
+        self.device.write(to.address() + (first * size_of::<T>()) as u64, bytemuck::cast_slice(values))
+    }
+
     /// Downloads a buffer. An overwritten guard is reported with the next finding, which knows the kernel and the case.
     pub(super) fn get<T: AnyBitPattern + NoUninit>(&self, slice: &DeviceSlice<T>) -> Result<Vec<T>, CheckError> {
         let mut values = vec![T::zeroed(); slice.len() + GUARD];

@@ -13,9 +13,11 @@ mod random;
 mod rotary;
 mod sample;
 mod score;
+mod stress;
 mod synchronous;
 
 use bench::CheckBench;
+pub use stress::{StressCheck, stress};
 
 use super::{CudaKernel, KernelError, Launch};
 
@@ -26,6 +28,18 @@ pub trait CheckDevice: Launch {
     /// # Errors
     /// The driver's error.
     fn upload(&self, bytes: &[u8]) -> Result<u64, String>;
+
+    /// Allocates `bytes` bytes of the value 255, aligned to at least 16 bytes, and returns their address.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn reserve(&self, bytes: usize) -> Result<u64, String>;
+
+    /// Overwrites memory within an earlier allocation, after all launched kernels.
+    ///
+    /// # Errors
+    /// The driver's error, or the error of a launched kernel.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), String>;
 
     /// Waits for all launched kernels.
     ///

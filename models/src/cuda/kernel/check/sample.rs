@@ -29,18 +29,7 @@ pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for (vocab, deviation, step) in
         [(1, 1.0, 0.0), (77, 2.0, 0.0), (3001, 2.0, 0.5), (12_345, 0.05, 0.0), (20_011, 3.0, 0.0)]
     {
-        let rows: Vec<SampleRow> = SETTINGS
-            .iter()
-            .map(|&(temperature, top_k, top_p, min_p)| SampleRow {
-                draw: bench.random.unit(),
-                temperature,
-                top_p,
-                min_p,
-                top_k,
-                kind: 1,
-                padding: 0,
-            })
-            .collect();
+        let rows = settings(bench);
         let mut logits = bench.random.floats(rows.len() * vocab, deviation);
         if step > 0.0 {
             logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
@@ -62,7 +51,21 @@ pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     broken(bench)
 }
 
-fn compare(
+/// Returns a row of each of the settings, with random draws.
+pub(super) fn settings(bench: &mut CheckBench<'_>) -> Vec<SampleRow> {
+    let mut row = |&(temperature, top_k, top_p, min_p): &(f32, u32, f32, f32)| SampleRow {
+        draw: bench.random.unit(),
+        temperature,
+        top_p,
+        min_p,
+        top_k,
+        kind: 1,
+        padding: 0,
+    };
+    SETTINGS.iter().map(&mut row).collect()
+}
+
+pub(super) fn compare(
     bench: &mut CheckBench<'_>,
     case: &str,
     logits: &[f32],

@@ -6,16 +6,30 @@ use std::ffi::c_void;
 use super::{CheckDevice, CheckError};
 use crate::cuda::kernel::{CudaKernel, Geometry, KernelError, Launch};
 
-/// A device that waits after every launch. Launches are asynchronous, so without the wait an error would surface at a
-/// later call, without the name of the kernel.
+/// A device that waits after every launch, unless told otherwise. Launches are asynchronous, so without the wait an error
+/// would surface at a later call, without the name of the kernel.
 pub(super) struct SynchronousDevice<'a> {
     device: &'a dyn CheckDevice,
     last: Cell<Option<CudaKernel>>,
+    waits: Cell<bool>,
 }
 
 impl<'a> SynchronousDevice<'a> {
     pub(super) fn new(device: &'a dyn CheckDevice) -> Self {
-        Self { device, last: Cell::new(None) }
+        Self { device, last: Cell::new(None), waits: Cell::new(true) }
+    }
+
+    /// Sets if launches wait, which keeps two of them from overlapping.
+    pub(super) fn set_waits(&self, waits: bool) {
+        self.waits.set(waits);
+    }
+
+    pub(super) fn reserve(&self, bytes: usize) -> Result<u64, CheckError> {
+        self.device.reserve(bytes).map_err(|reason| self.memory(reason))
+    }
+
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CheckError> {
+        self.device.write(address, bytes).map_err(|reason| self.memory(reason))
     }
 
     pub(super) fn upload(&self, bytes: &[u8]) -> Result<u64, CheckError> {
@@ -49,6 +63,9 @@ impl Launch for SynchronousDevice<'_> {
         self.last.set(Some(kernel));
         // SAFETY: the caller's promise.
         unsafe { self.device.launch(kernel, geometry, arguments)? };
+        if !self.waits.get() {
+            return Ok(());
+        }
         let failed = |reason: String| {
             let Geometry { blocks, threads, shared } = geometry;
             let reason = format!("{reason}, in {blocks:?} blocks of {threads} threads, {shared} bytes shared");

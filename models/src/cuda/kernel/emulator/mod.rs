@@ -102,6 +102,24 @@ impl CheckDevice for Emulator {
         Ok(address)
     }
 
+    fn reserve(&self, bytes: usize) -> Result<u64, String> {
+        self.upload(&vec![0xff; bytes])
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), String> {
+        self.wait()?;
+        let mut memory = self.memory.borrow_mut();
+        let inside = |piece: &&mut Vec<u128>| {
+            let start = piece.as_ptr().addr() as u64;
+            (start..start + size_of_val(piece.as_slice()) as u64).contains(&address)
+        };
+        let piece = memory.iter_mut().find(inside).ok_or("no such memory")?;
+        let at = (address - piece.as_ptr().addr() as u64) as usize;
+        let all: &mut [u8] = bytemuck::cast_slice_mut(piece);
+        all[at..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn wait(&self) -> Result<(), String> {
         if self.intact() { Ok(()) } else { Err("a kernel wrote outside its memory".to_owned()) }
     }
