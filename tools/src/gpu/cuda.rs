@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use waymark_engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
+use waymark_models::cuda::kernel::check::{KernelFinding, StressCheck};
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::StepLimits;
 use waymark_models::cuda::profile::UniformBatch;
-use waymark_models::cuda::{CudaDecoder, CudaError, CudaOptions, CudaProfiler, Gpu, WeightSource};
+use waymark_models::cuda::{
+    CudaDecoder, CudaError, CudaOptions, CudaProfiler, GemmShape, GemmTarget, Gpu, WeightSource,
+};
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::Learner;
 use waymark_models::kernel::Team;
@@ -19,7 +23,10 @@ use super::compare::batching::compare_batching;
 use super::compare::graph_replay::{StepBounds, compare_graphs};
 use super::compare::greedy_text::{TextSide, compare_greedy};
 use super::compare::prompts;
+use super::facts::GpuFacts;
+use super::gemm::{self, GemmRow};
 use super::ledger::catch_panic;
+use super::part::BenchPart;
 use super::report::{Agreement, GREEDY, KernelCheck, LoadTime, TrainingCheck};
 use super::shape::{Ceilings, ModelShape};
 use super::{temp_dir, training};
@@ -36,14 +43,52 @@ const DECODE_STEPS: usize = 4;
 /// Bound on the mean difference of log-probabilities between `bf16` and `f32`; rounding gives a few thousandths.
 const BF16_BOUND: f64 = 0.05;
 
-/// Compares every kernel with its reference, for heads of width `dim`. Results before an error are in `kernels`.
-pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut KernelCheck) -> anyhow::Result<()> {
-    let mut found = Vec::new();
+/// Compares every kernel with its reference, for heads of width `dim`; `limit` is the time limit of a launch. Results
+/// before an error are in `kernels`.
+pub(super) fn kernels(
+    ordinal: usize,
+    dim: usize,
+    seed: u64,
+    limit: Duration,
+    kernels: &mut KernelCheck,
+) -> anyhow::Result<()> {
+    collect(dim, kernels, |found| Ok(Gpu::open(ordinal, dim)?.with_limit(limit).check(dim, seed, found)?))
+}
+
+/// Runs a stress check over heads of width `dim`; `limit` is the time limit of a launch. Results before an error are in
+/// `kernels`.
+pub(super) fn stress(
+    ordinal: usize,
+    dim: usize,
+    part: BenchPart,
+    limit: Duration,
+    kernels: &mut KernelCheck,
+) -> anyhow::Result<()> {
+    collect(dim, kernels, |found| {
+        let gpu = Gpu::open(ordinal, dim)?.with_limit(limit);
+        let check = match part {
+            BenchPart::StressAttention => StressCheck::Attention { rows: 64, context: 8192, launches: 500 },
+            BenchPart::StressCache => {
+                // Above 8 GiB, indices of `bf16` values exceed 32 bits as well.
+                let bytes = if gpu.free_memory()? > 12 << 30 { 9 << 30 } else { 5 << 30 };
+                StressCheck::Cache { bytes }
+            }
+            BenchPart::StressSampler => StressCheck::Sampler { vocab: 152_064 },
+            other => bail!("{other:?} is not a stress check"),
+        };
+        Ok(gpu.stress(dim, check, 1, found)?)
+    })
+}
+
+/// Runs checks of kernels and adds their findings to `kernels`, also those before an error or a panic.
+fn collect(
+    dim: usize,
+    kernels: &mut KernelCheck,
+    checks: impl FnOnce(&mut Vec<KernelFinding>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     // Findings lie outside the closure, so that those before an error or a panic are kept.
-    let checked = catch_panic(|| {
-        Gpu::open(ordinal, dim)?.check(dim, seed, &mut found)?;
-        Ok(())
-    });
+    let mut found = Vec::new();
+    let checked = catch_panic(|| checks(&mut found));
     for finding in found {
         kernels.compared += 1;
         if finding.holds() {
@@ -63,6 +108,45 @@ pub(super) fn kernels(ordinal: usize, dim: usize, seed: u64, kernels: &mut Kerne
 pub(super) fn describe(ordinal: usize) -> Result<String, CudaError> {
     let (info, _) = Gpu::query(ordinal)?;
     Ok(format!("{}, {} multiprocessors, driver CUDA {}", info.name, info.multiprocessors, info.driver))
+}
+
+/// Reads the properties of the GPU and compiles the kernels for heads of these widths. Results before an error are in
+/// `facts`.
+pub(super) fn facts(ordinal: usize, dims: &[usize], facts: &mut Option<GpuFacts>) -> Result<(), CudaError> {
+    let (info, free) = Gpu::query(ordinal)?;
+    let (major, minor) = info.capability;
+    let capability = format!("{major}.{minor}");
+    let facts = facts.insert(GpuFacts { capability, memory: info.memory, free, compile_seconds: Vec::new() });
+    for &dim in dims {
+        let begun = Instant::now();
+        Gpu::open(ordinal, dim)?;
+        facts.compile_seconds.push((dim, begun.elapsed().as_secs_f64()));
+    }
+    Ok(())
+}
+
+/// Measures the multiplications by the matrices of a shape. Results before an error are in `found`.
+pub(super) fn gemm(
+    ordinal: usize,
+    shape: &ModelShape,
+    rounds: usize,
+    best: Option<Ceilings>,
+    found: &mut Vec<GemmRow>,
+) -> Result<(), CudaError> {
+    let gpu = Gpu::open(ordinal, shape.config.head_dim)?;
+    for (matrix, inner, columns) in shape.matrices() {
+        let shapes = gemm::ROWS.map(|rows| GemmShape { rows, inner, columns });
+        gpu.gemm_times(&shapes, rounds, |GemmShape { rows, .. }, target, seconds| {
+            let target = match target {
+                GemmTarget::Bf16 => "bf16",
+                GemmTarget::F32Sum => "f32 sum",
+            };
+            let shape = shape.name.clone();
+            let row = GemmRow { shape, matrix, rows, inner, columns, target, seconds, of_floor: None };
+            found.push(row.with_floor(best));
+        })?;
+    }
+    Ok(())
 }
 
 /// Measures the peak rates of the GPU.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::agentic::TurnMode;
+use super::rates::RateSampling;
 use super::report::{AgenticLoad, GREEDY, GpuReport, Peer, PeerLoad, Rate};
 
 /// Shapes whose steps are compared with the GPU's peak rates.
@@ -141,9 +142,14 @@ fn prefill(report: &GpuReport) -> SpeedGoal {
     at_least(what, GoalUnit::Share, PREFILL, &shares.collect::<Vec<_>>(), "")
 }
 
-/// Returns the rates of a shape on a GPU with CUDA graphs. Only rates on a GPU have a floor.
+/// Returns `true` for a rate that goals are judged by: of greedy decoding with CUDA graphs.
+fn counts(rate: &Rate) -> bool {
+    rate.graphs && rate.sampling == RateSampling::Greedy
+}
+
+/// Returns the rates of a shape on a GPU that goals are judged by. Only rates on a GPU have a floor.
 fn on_gpu<'a>(rates: &'a [Rate], shape: &str) -> impl Iterator<Item = &'a Rate> {
-    rates.iter().filter(move |rate| rate.shape == shape && rate.graphs && rate.of_floor.is_some())
+    rates.iter().filter(move |rate| counts(rate) && rate.shape == shape && rate.of_floor.is_some())
 }
 
 /// Judges the number of recomputed tokens of parked loops.
@@ -179,11 +185,10 @@ fn against_peer(report: &GpuReport) -> [SpeedGoal; 3] {
     })
 }
 
-/// Returns the ratios to the peer's rates at the same shape, sequences, prompt and tokens. Own rates without CUDA
-/// graphs are left out.
+/// Returns the ratios to the peer's rates, which are greedy, at the same shape, sequences, prompt and tokens.
 fn ratios(own: &[Rate], peers: &[Rate]) -> Vec<(String, f64)> {
     let load = |rate: &Rate| (rate.shape.clone(), rate.sequences, rate.prompt, rate.tokens);
-    let same = |own: &Rate, peer: &Rate| own.graphs && load(own) == load(peer);
+    let same = |own: &Rate, peer: &Rate| counts(own) && load(own) == load(peer);
     let of = |peer: &Rate| {
         let own = own.iter().find(|own| same(own, peer))?;
         let at = format!("{}, {} sequences", peer.shape, peer.sequences);

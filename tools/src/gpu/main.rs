@@ -6,8 +6,13 @@ mod agentic;
 mod compare;
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU is described"))]
+mod facts;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU multiplies"))]
+mod gemm;
 mod goal;
 mod ledger;
+mod part;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU is profiled"))]
 mod profile;
 mod rates;
@@ -28,21 +33,28 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Parser;
+use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::kernel::source;
 use waymark_runtime::config::{Device, EmbedderArgs, LogFormat, StepArgs};
 use waymark_runtime::logging;
 
 use ledger::ReportLedger;
+use part::{BenchPart, LaunchMode};
+use rates::RateSampling;
 use report::GpuReport;
 use shape::ModelShape;
 
 /// Checks the results of a GPU, measures its speed, and prints both.
 ///
-/// The checks compare every kernel with its reference; greedy text with the CPU's, with adapters and without; batches
-/// of up to 256 rows with single rows; CUDA graphs with plain launches; and a training step of an adapter with the
-/// CPU's. Then come the GPU's peak rates, decode and prefill rates in several shapes with random weights, the
-/// agentic load, and profiles: the time of kernels and matrix multiplications by kind of work, for decoding few and
-/// many sequences and for prefill. `--device cpu` and `--mock` run only the loads, to try them out.
+/// The checks compare every kernel with its reference, also at the sizes of real use; greedy text with the CPU's, with
+/// adapters and without; batches of up to 256 rows with single rows; CUDA graphs with plain launches; and a training
+/// step of an adapter with the CPU's. Then come the GPU's peak rates, the times of matrix multiplications, decode and
+/// prefill rates in several shapes with random weights, the agentic load, and profiles: the time of kernels and matrix
+/// multiplications by kind of work, for decoding few and many sequences and for prefill. `--device cpu` and `--mock`
+/// run only the loads, to try them out.
+///
+/// A kernel that faults makes the GPU unusable for its process: `scripts/cuda/first_run.py` runs each part in a process
+/// of its own.
 ///
 /// Last come the goals with their measurements: met, missed, or not measured. A wrong result makes the command fail; a
 /// missed goal does not.
@@ -54,6 +66,7 @@ use shape::ModelShape;
 Examples:
   bench-gpu --json gpu.json
   bench-gpu --parts check --model smollm2-135m-instruct
+  bench-gpu --parts kernels --head-dims 128
   bench-gpu --shapes qwen2.5-7b --parts decode,prefill
   bench-gpu --shapes qwen2.5-7b --parts profile --sequences 1,64
   bench-gpu --judge check.json,gpu.json --peer peer.json
@@ -78,14 +91,23 @@ struct Args {
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = BenchPart::ALL)]
     parts: Vec<BenchPart>,
 
-    /// Shapes to measure, with random weights: `smollm2-135m`, `qwen2.5-3b`, `qwen2.5-7b`, or `tiny`.
+    /// Head widths of the kernel checks and stress checks.
+    #[arg(long, value_delimiter = ',', default_values_t = [128, 64, 96, 80])]
+    head_dims: Vec<usize>,
+
+    /// Shapes to measure, with random weights: `smollm2-135m`, `qwen2.5-3b`, `qwen2.5-7b`, `tiny`, or `tiny-128`.
     #[arg(long, value_delimiter = ',', default_value = "smollm2-135m,qwen2.5-3b,qwen2.5-7b")]
     shapes: Vec<ModelShape>,
 
     /// Base model for comparing the GPU with the CPU, and for `--device cpu`: a name in the catalog or a path. Defaults
-    /// to a small model with random weights.
+    /// to the model of `--compared`.
     #[arg(long, env = "WAYMARK_MODEL")]
     model: Option<String>,
+
+    /// Shape of the model with random weights that is compared without `--model`: `tiny`, with heads of 64, or
+    /// `tiny-128`, with heads of 128.
+    #[arg(long, default_value = "tiny", value_name = "SHAPE")]
+    compared: ModelShape,
 
     /// Numbers of sequences to decode.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 64, 128, 256])]
@@ -98,6 +120,14 @@ struct Args {
     /// Tokens decoded per sequence.
     #[arg(long, default_value_t = 128)]
     tokens: usize,
+
+    /// Kinds of sampling to decode with.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [RateSampling::Greedy])]
+    sampling: Vec<RateSampling>,
+
+    /// Ways of launching decode steps.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = LaunchMode::ALL)]
+    launch: Vec<LaunchMode>,
 
     /// Number of prompts of the prefill measurement.
     #[arg(long, default_value_t = 8)]
@@ -171,23 +201,6 @@ struct Args {
     json: Option<PathBuf>,
 }
 
-/// A part of the benchmark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum BenchPart {
-    /// Compare kernels with their references, and the GPU with the CPU.
-    Check,
-    /// Measure copy bandwidth and matrix multiplication rate.
-    Ceilings,
-    /// Measure decode rates.
-    Decode,
-    /// Measure prefill rates.
-    Prefill,
-    /// Run the agentic load.
-    Agentic,
-    /// Profile a step by kind of work: decoding at the first of `--sequences` and at the largest up to 64, and prefill.
-    Profile,
-}
-
 fn main() -> ExitCode {
     waymark_runtime::exit_code(started(Args::parse()))
 }
@@ -197,10 +210,6 @@ fn started(args: Args) -> anyhow::Result<()> {
     logging::start(args.log.as_deref(), "warn", LogFormat::Text)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(args.run())
-}
-
-impl BenchPart {
-    const ALL: [Self; 6] = [Self::Check, Self::Ceilings, Self::Decode, Self::Prefill, Self::Agentic, Self::Profile];
 }
 
 impl Args {
@@ -218,6 +227,12 @@ impl Args {
             "--sequences needs at least one number, each at least 1"
         );
         let kernels = self.kernels.as_deref().map(source::replace_from).transpose()?;
+        for dim in &self.head_dims {
+            ensure!(HEAD_DIMS.contains(dim), "--head-dims {dim}: expected widths among {HEAD_DIMS:?}");
+        }
+        // Larger shapes take minutes on the CPU, and the goals look for a real model's name.
+        let compared = &self.compared.name;
+        ensure!(compared.starts_with("tiny"), "--compared {compared}: expected tiny or tiny-128");
         let peer = self.peer.as_deref().map(report::read).transpose()?;
         let source = if self.judge.is_empty() { self.source()? } else { None };
         let notes = kernels.map(|names| format!("kernels replaced: {}", names.join(", "))).into_iter().collect();
@@ -243,7 +258,7 @@ impl Args {
     }
 
     fn wants(&self, part: BenchPart) -> bool {
-        self.parts.contains(&part)
+        part.is_in(&self.parts)
     }
 
     fn search_time(&self) -> Duration {

@@ -6,6 +6,7 @@ use anyhow::Context;
 use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 use waymark_engine::{Engine, Generate, HistogramSnapshot, Origin, Session, SessionOptions};
 use waymark_models::sampler::SamplingParams;
 
@@ -19,11 +20,42 @@ pub(super) struct RateSetting {
     pub(super) prompt: usize,
     /// Tokens decoded per sequence.
     pub(super) tokens: usize,
+    /// Sampling of the decoded tokens.
+    pub(super) sampling: RateSampling,
     /// Number of measurements. The best one counts, since disturbances only slow a GPU down.
     pub(super) rounds: usize,
     /// If `true`, the engine replays CUDA graphs in decode steps. This field only labels the report; it does not
     /// configure the engine.
     pub(super) graphs: bool,
+}
+
+/// Kind of sampling in a rate measurement.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RateSampling {
+    /// The most probable token.
+    #[default]
+    Greedy,
+    /// Temperature 0.8 and top-p 0.95. Random weights give nearly flat distributions, so that most of the vocabulary
+    /// remains: the most expensive case.
+    TopP,
+}
+
+impl RateSampling {
+    /// Returns the name in reports.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Greedy => "greedy",
+            Self::TopP => "top-p",
+        }
+    }
+
+    fn params(self, seed: u64) -> SamplingParams {
+        match self {
+            Self::Greedy => SamplingParams::greedy(),
+            Self::TopP => SamplingParams { temperature: 0.8, top_p: 0.95, seed, ..SamplingParams::default() },
+        }
+    }
 }
 
 /// Measures the decode rate of `sequences` sequences while all of them decode.
@@ -54,7 +86,7 @@ pub(super) async fn prefill(
     setting: RateSetting,
     best: Option<Ceilings>,
 ) -> anyhow::Result<Rate> {
-    let setting = RateSetting { tokens: 1, ..setting };
+    let setting = RateSetting { tokens: 1, sampling: RateSampling::Greedy, ..setting };
     let mut seconds = f64::INFINITY;
     let gaps = Gaps::of(engine);
     for round in 0..setting.rounds {
@@ -84,8 +116,18 @@ impl Gaps {
 }
 
 fn line(shape: &ModelShape, sequences: usize, setting: RateSetting, rate: f64, of_floor: Option<f64>) -> Rate {
-    let RateSetting { prompt, tokens, graphs, .. } = setting;
-    Rate { shape: shape.name.clone(), sequences, prompt, tokens, graphs, tokens_per_second: rate, of_floor, gap: None }
+    let RateSetting { prompt, tokens, sampling, graphs, .. } = setting;
+    Rate {
+        shape: shape.name.clone(),
+        sequences,
+        prompt,
+        tokens,
+        sampling,
+        graphs,
+        tokens_per_second: rate,
+        of_floor,
+        gap: None,
+    }
 }
 
 /// Returns the tokens per second while all sequences decode: from the last first token to the first last token, which
@@ -127,8 +169,11 @@ async fn run(
         })
         .collect();
     let start = Instant::now();
-    let running: Vec<_> =
-        sessions.into_iter().map(|session| tokio::spawn(token_times(session, setting.tokens))).collect();
+    let params = |number| setting.sampling.params(number);
+    let running: Vec<_> = (0..)
+        .zip(sessions)
+        .map(|(number, session)| tokio::spawn(token_times(session, params(number), setting.tokens)))
+        .collect();
     let mut tokens = Vec::new();
     // Wait for all before returning the first error, so that the next measurement has the engine to itself.
     for sequence in join_all(running).await {
@@ -138,8 +183,7 @@ async fn run(
 }
 
 /// Decodes `tokens` tokens and returns the time of each.
-async fn token_times(mut session: Session, tokens: usize) -> anyhow::Result<Vec<Instant>> {
-    let sampling = SamplingParams::greedy();
+async fn token_times(mut session: Session, sampling: SamplingParams, tokens: usize) -> anyhow::Result<Vec<Instant>> {
     let generate = Generate { sampling, max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
     let mut came = Vec::with_capacity(tokens);

@@ -9,8 +9,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::agentic::AgenticScript;
+use super::facts::GpuFacts;
+use super::gemm::{self, GemmRow};
 use super::goal::SpeedGoal;
 use super::profile::ProfileReport;
+use super::rates::RateSampling;
 use super::shape::Ceilings;
 
 /// Name of the comparison of greedy text on GPU and CPU. Saved reports are searched for this string, so it must not
@@ -25,6 +28,11 @@ pub(super) struct GpuReport {
     /// Description of the device, such as `NVIDIA H200, driver CUDA 13.0` or `cpu`.
     pub(super) device: String,
     pub(super) version: String,
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    pub(super) facts: Option<GpuFacts>,
+    /// Paths of the CUDA libraries loaded into the process.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    pub(super) libraries: Vec<String>,
     /// Comparison of the kernels with their references.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub(super) kernels: Option<KernelCheck>,
@@ -34,6 +42,8 @@ pub(super) struct GpuReport {
     pub(super) learning: Vec<TrainingCheck>,
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub(super) best: Option<Ceilings>,
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
+    pub(super) gemm: Vec<GemmRow>,
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub(super) ready: Vec<LoadTime>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -130,6 +140,9 @@ pub(super) struct Rate {
     /// Tokens decoded per sequence; 1 for prefill, which ends with the first token.
     #[serde(default)]
     pub(super) tokens: usize,
+    /// Sampling of the decoded tokens.
+    #[serde(default)]
+    pub(super) sampling: RateSampling,
     pub(super) graphs: bool,
     /// Rate over all sequences.
     pub(super) tokens_per_second: f64,
@@ -234,6 +247,7 @@ impl GpuReport {
             return Ok(());
         }
         writeln!(out, "{}, waymark {}", self.device, self.version)?;
+        self.print_facts(out)?;
         if let Some(kernels) = &self.kernels {
             let compared = kernels.compared;
             let wrong = kernels.wrong.len();
@@ -272,6 +286,7 @@ impl GpuReport {
         if let Some(best) = self.best {
             writeln!(out, "ceilings: {:.2} TB/s, {:.0} TFLOP/s", best.bandwidth / 1e12, best.operations / 1e12)?;
         }
+        gemm::print(&self.gemm, out)?;
         for ready in &self.ready {
             let LoadTime { shape, seconds, kv_bytes_per_token: bytes, kv_tokens } = ready;
             writeln!(out, "{shape}: ready in {seconds:.1} s, {bytes} bytes of KV per token, {kv_tokens} tokens")?;
@@ -283,6 +298,22 @@ impl GpuReport {
         self.print_goals(out)
     }
 
+    fn print_facts(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        if let Some(GpuFacts { capability, memory, free, compile_seconds }) = &self.facts {
+            let gib = |bytes: &usize| *bytes as f64 / (1u64 << 30) as f64;
+            writeln!(
+                out,
+                "compute capability {capability}, {:.1} GiB of memory, {:.1} GiB free",
+                gib(memory),
+                gib(free)
+            )?;
+            for (dim, seconds) in compile_seconds {
+                writeln!(out, "kernels for heads of {dim}: compiled and loaded in {seconds:.1} s")?;
+            }
+        }
+        self.libraries.iter().try_for_each(|path| writeln!(out, "library: {path}"))
+    }
+
     fn print_rates(&self, out: &mut dyn Write) -> std::io::Result<()> {
         for (name, rates) in [("decode", &self.decode), ("prefill", &self.prefill)] {
             if rates.is_empty() {
@@ -290,16 +321,17 @@ impl GpuReport {
             }
             writeln!(
                 out,
-                "{name:8} {:>14} {:>10} {:>7} {:>7} {:>12} {:>9} {:>7}",
-                "shape", "sequences", "prompt", "graphs", "tokens/s", "of floor", "gap ms"
+                "{name:8} {:>14} {:>10} {:>7} {:>8} {:>7} {:>12} {:>9} {:>7}",
+                "shape", "sequences", "prompt", "sampling", "graphs", "tokens/s", "of floor", "gap ms"
             )?;
             for rate in rates {
                 let graphs = if rate.graphs { "on" } else { "off" };
                 let floor = rate.of_floor.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0));
                 let gap = rate.gap.map_or_else(|| "-".to_owned(), |gap| format!("{gap:.3}"));
+                let sampling = rate.sampling.name();
                 let Rate { shape, sequences, prompt, tokens_per_second: rate, .. } = rate;
-                write!(out, "{:8} {shape:>14} {sequences:>10} {prompt:>7} {graphs:>7} {rate:>12.1}", "")?;
-                writeln!(out, " {floor:>9} {gap:>7}")?;
+                write!(out, "{:8} {shape:>14} {sequences:>10} {prompt:>7} {sampling:>8}", "")?;
+                writeln!(out, " {graphs:>7} {rate:>12.1} {floor:>9} {gap:>7}")?;
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ use waymark_runtime::evaluate::{Questions, SearchMethod as Mode};
 
 use super::agentic::{AgenticScript, SearchSource, TurnMode};
 use super::ledger::{ReportLedger, catch_panic, catch_panic_async};
-use super::rates::{self, RateSetting};
+use super::rates::{self, RateSampling, RateSetting};
 use super::shape::{Ceilings, ModelShape};
 use super::{Args, BenchPart};
 
@@ -54,7 +54,7 @@ impl Args {
         measure: impl FnOnce() -> anyhow::Result<Ceilings>,
         ledger: &mut ReportLedger,
     ) -> Option<Ceilings> {
-        let floors = [BenchPart::Ceilings, BenchPart::Decode, BenchPart::Prefill, BenchPart::Profile];
+        let floors = [BenchPart::Ceilings, BenchPart::Gemm, BenchPart::Decode, BenchPart::Prefill, BenchPart::Profile];
         if !floors.into_iter().any(|part| self.wants(part)) {
             return None;
         }
@@ -96,12 +96,17 @@ impl Args {
     ) {
         let name = &shape.name;
         let launched = if graphs { "" } else { ", without graphs" };
-        let setting = RateSetting { prompt: self.prompt, tokens: self.tokens, rounds: self.rounds, graphs };
-        let counts: &[usize] = if self.wants(BenchPart::Decode) { &self.sequences } else { &[] };
-        for &count in counts {
-            let rate = catch_panic_async(rates::decode(engine, shape, count, setting, best)).await;
-            let kept = rate.map(|rate| ledger.report.decode.push(rate));
-            ledger.record(&format!("decode, {name}, {count} sequences{launched}"), kept);
+        let sampling = RateSampling::Greedy;
+        let setting = RateSetting { prompt: self.prompt, tokens: self.tokens, sampling, rounds: self.rounds, graphs };
+        let samplings: &[RateSampling] = if self.wants(BenchPart::Decode) { &self.sampling } else { &[] };
+        for &sampling in samplings {
+            let setting = RateSetting { sampling, ..setting };
+            for &count in &self.sequences {
+                let rate = catch_panic_async(rates::decode(engine, shape, count, setting, best)).await;
+                let kept = rate.map(|rate| ledger.report.decode.push(rate));
+                let sampling = sampling.name();
+                ledger.record(&format!("decode, {name}, {count} sequences, {sampling}{launched}"), kept);
+            }
         }
         if self.wants(BenchPart::Prefill) && graphs {
             let setting = RateSetting { prompt: self.prompt_tokens, ..setting };
@@ -282,7 +287,7 @@ mod tests {
         let mut ledger = ReportLedger::new(GpuReport::default(), Some(path.clone())).unwrap();
         let source = args.source().unwrap();
         args.run_on_backend(Box::new(backend), &args.shapes[0], source.as_ref(), &mut ledger).await.unwrap();
-        assert!(ledger.end().unwrap_err().to_string().starts_with("decode, tiny, 4 sequences: "));
+        assert!(ledger.end().unwrap_err().to_string().starts_with("decode, tiny, 4 sequences, greedy: "));
         let saved: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         assert_eq!(saved["decode"].as_array().unwrap().len(), 1, "{saved}");
         let notes: Vec<&str> = saved["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str()).collect();

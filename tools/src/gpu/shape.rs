@@ -30,13 +30,14 @@ impl Ceilings {
 }
 
 /// Shapes by name.
-const KNOWN: [(&str, [usize; 8], bool, bool); 4] = [
+const KNOWN: [(&str, [usize; 8], bool, bool); 5] = [
     // vocab, hidden, layers, heads, kv heads, head dim, ffn, context; tied embeddings; biases of queries, keys and
     // values
     ("smollm2-135m", [49_152, 576, 30, 9, 3, 64, 1536, 8192], true, false),
     ("qwen2.5-3b", [151_936, 2048, 36, 16, 2, 128, 11_008, 32_768], true, true),
     ("qwen2.5-7b", [152_064, 3584, 28, 28, 4, 128, 18_944, 32_768], false, true),
     ("tiny", [4096, 576, 6, 9, 3, 64, 1536, 4096], true, true),
+    ("tiny-128", [4096, 512, 6, 8, 2, 128, 1536, 4096], true, true),
 ];
 
 impl FromStr for ModelShape {
@@ -127,6 +128,10 @@ mod tests {
         assert!((3.08e9..3.09e9).contains(&(shape("qwen2.5-3b").parameters() as f64)));
         assert!((7.06e9..7.08e9).contains(&(shape("qwen2.5-7b").parameters() as f64)), "one of two embeddings counts");
         assert_eq!(shape("qwen2.5-7b").kv_bytes(), 57_344);
+        // Compared with the CPU: small enough for it, large enough to be a model.
+        for tiny in ["tiny", "tiny-128"] {
+            assert!((20e6..30e6).contains(&(shape(tiny).parameters() as f64)), "{tiny}");
+        }
         assert!("gpt".parse::<ModelShape>().is_err_and(|error| error.contains("qwen2.5-3b")));
         for (name, ..) in KNOWN {
             assert!(shape(name).config.check().is_ok(), "{name}");

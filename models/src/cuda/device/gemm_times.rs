@@ -109,7 +109,7 @@ impl Gpu {
         multiply()?;
         self.synchronize()?;
         let graph = CapturedGraph::capture(self, || (0..TIMES).try_for_each(|_| multiply()))?;
-        let seconds = self.best(rounds, || graph.launch())?;
+        let seconds = self.best(rounds, || graph.launch(self))?;
         Ok(seconds / (TIMES * TIMES) as f64)
     }
 }

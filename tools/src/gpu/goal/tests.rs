@@ -9,7 +9,8 @@ use super::*;
 fn rate(shape: &str, sequences: usize, tokens_per_second: f64, of_floor: f64) -> Rate {
     let shape = shape.to_owned();
     let of_floor = Some(of_floor);
-    Rate { shape, sequences, prompt: 128, tokens: 128, graphs: true, tokens_per_second, of_floor, gap: None }
+    let sampling = RateSampling::Greedy;
+    Rate { shape, sequences, prompt: 128, tokens: 128, sampling, graphs: true, tokens_per_second, of_floor, gap: None }
 }
 
 /// Default parameters of the agentic load.
@@ -52,8 +53,9 @@ fn enough() -> GpuReport {
     for shape in ALL {
         for sequences in SEQUENCES {
             let rate = rate(shape, sequences, if sequences == 1 { 100.0 } else { 1500.0 }, 0.7);
-            // The smallest shape has no decode goal, and no goal counts plain launches.
+            // The smallest shape has no decode goal, and no goal counts plain launches or top-p.
             report.decode.push(Rate { of_floor: Some(0.1), graphs: false, ..rate.clone() });
+            report.decode.push(Rate { of_floor: Some(0.1), sampling: RateSampling::TopP, ..rate.clone() });
             report.decode.push(if shape == ALL[0] { Rate { of_floor: Some(0.1), ..rate } } else { rate });
         }
         report.decode.push(rate(shape, 256, 5000.0, 0.3));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::StepLimits;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::kernel::Team;
@@ -11,14 +10,12 @@ use waymark_models::weights::{Weights, write_random};
 use waymark_runtime::assembly;
 
 use super::super::agentic::SearchSource;
+use super::super::facts::loaded_libraries;
 use super::super::ledger::{ReportLedger, catch_panic, catch_panic_async};
 use super::super::profile::{ProfileReport, steps};
 use super::super::report::{Agreement, GpuReport};
 use super::super::shape::{Ceilings, ModelShape};
-use super::super::{Args, BenchPart, cuda, temp_dir};
-
-/// Name of the model that is compared by default.
-const SMALL: &str = "a tiny decoder with random weights";
+use super::super::{Args, BenchPart, LaunchMode, cuda, temp_dir};
 
 /// The measured GPU, and the threads for CPU work.
 struct GpuTarget {
@@ -44,15 +41,24 @@ impl Args {
             }
         }
         let mut target = GpuTarget { ordinal, best: None, team: Arc::new(Team::new(self.threads())) };
-        if self.wants(BenchPart::Check) {
-            self.check(&target, ledger);
+        if self.wants(BenchPart::Info) {
+            let read = catch_panic(|| Ok(cuda::facts(ordinal, &self.head_dims, &mut ledger.report.facts)?));
+            ledger.record("properties of the GPU", read);
         }
+        self.check(&target, ledger);
         // Measured before any engine takes most of the memory, since the measurement needs 4 GiB.
         target.best = self.ceilings(|| Ok(cuda::ceilings(ordinal)?), ledger);
         let loads =
             [BenchPart::Decode, BenchPart::Prefill, BenchPart::Agentic].into_iter().any(|part| self.wants(part));
         for shape in &self.shapes {
-            for graphs in [true, false] {
+            if self.wants(BenchPart::Gemm) {
+                let best = target.best;
+                let found = &mut ledger.report.gemm;
+                let timed = catch_panic(|| Ok(cuda::gemm(ordinal, shape, self.rounds, best, found)?));
+                ledger.record(&format!("matrix multiplications, {}", shape.name), timed);
+            }
+            for mode in LaunchMode::ALL.into_iter().filter(|mode| self.launch.contains(mode)) {
+                let graphs = mode == LaunchMode::Graphs;
                 if loads && (graphs || self.wants(BenchPart::Decode)) {
                     let measured = catch_panic_async(self.shape(&target, shape, graphs, source, ledger)).await;
                     ledger.record(&shape.name, measured);
@@ -63,24 +69,57 @@ impl Args {
                 ledger.record(&format!("profile of {}", shape.name), profiled);
             }
         }
+        ledger.report.libraries = loaded_libraries();
         Ok(())
     }
 
-    /// Compares the GPU's results with references and with the CPU's.
+    /// Compares the GPU's results with references and with the CPU's, as far as requested.
     fn check(&self, target: &GpuTarget, ledger: &mut ReportLedger) {
-        for dim in HEAD_DIMS {
-            let kernels = ledger.report.kernels.get_or_insert_default();
-            let checked = cuda::kernels(target.ordinal, dim, 1, kernels);
-            ledger.record(&format!("kernels, heads of {dim}"), checked);
+        for &dim in &self.head_dims {
+            if self.wants(BenchPart::Kernels) {
+                let kernels = ledger.report.kernels.get_or_insert_default();
+                let checked = cuda::kernels(target.ordinal, dim, 1, self.step_args.limit(), kernels);
+                ledger.record(&format!("kernels, heads of {dim}"), checked);
+            }
         }
-        let compared = self.agreement(target, &mut ledger.report);
-        ledger.record("agreement", compared);
-        let compared = self.large_batches(target, &mut ledger.report);
-        ledger.record("batches", compared);
-        training(target, "a tiny decoder", || tiny(true), ledger);
-        if let Some(name) = &self.model {
-            training(target, name, || Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights), ledger);
+        if self.wants(BenchPart::Agreement) {
+            let compared = self.agreement(target, &mut ledger.report);
+            ledger.record("agreement", compared);
         }
+        if self.wants(BenchPart::Batches) {
+            let compared = self.large_batches(target, &mut ledger.report);
+            ledger.record("batches", compared);
+        }
+        if self.wants(BenchPart::Training) {
+            training(target, &self.small(), || self.random(true), ledger);
+            if let Some(name) = &self.model {
+                training(target, name, || Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights), ledger);
+            }
+        }
+        for part in BenchPart::STRESS.into_iter().filter(|part| self.wants(*part)) {
+            // Sampling does not depend on the head width.
+            let count = if part == BenchPart::StressSampler { 1 } else { self.head_dims.len() };
+            for &dim in &self.head_dims[..count] {
+                let kernels = ledger.report.kernels.get_or_insert_default();
+                let checked = cuda::stress(target.ordinal, dim, part, self.step_args.limit(), kernels);
+                ledger.record(&format!("{part:?}, heads of {dim}"), checked);
+            }
+        }
+    }
+
+    /// Returns the name of the model with random weights that is compared.
+    fn small(&self) -> String {
+        format!("random weights of the shape {}", self.compared.name)
+    }
+
+    /// Creates a checkpoint with random weights to compare. With tied embeddings the previous token is nearly always
+    /// the most likely next one, and almost certain, which makes comparisons of text uninformative.
+    fn random(&self, tied: bool) -> anyhow::Result<Weights> {
+        let config = DecoderConfig { tied_embeddings: tied, ..self.compared.config.clone() };
+        temp_dir::with(|dir| {
+            write_random(dir, &config, 1)?;
+            Ok(Weights::open(dir)?)
+        })
     }
 
     /// Measures rates and loads of one shape.
@@ -131,14 +170,14 @@ impl Args {
         StepLimits { rows: self.rows(), tokens: self.step_tokens(), context: self.longest().min(shape.config.context) }
     }
 
-    /// Compares the GPU with the CPU over the given model, or over a small decoder with random weights.
+    /// Compares the GPU with the CPU over the given model, or over a small one with random weights.
     fn agreement(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
         let (over, weights) = match &self.model {
             Some(name) => {
                 let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
                 (checkpoint.name, checkpoint.weights)
             }
-            None => (SMALL.to_owned(), tiny(false)?),
+            None => (self.small(), self.random(false)?),
         };
         let mut found = Vec::new();
         let limit = self.step_args.limit();
@@ -147,13 +186,13 @@ impl Args {
         compared
     }
 
-    /// Compares large batches with single rows over a small decoder with random weights.
+    /// Compares large batches with single rows over a small model with random weights.
     fn large_batches(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
         let mut found = Vec::new();
         let limit = self.step_args.limit();
         let compared =
-            catch_panic(|| cuda::large_batches(target.ordinal, &tiny(false)?, limit, &target.team, &mut found));
-        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: SMALL.to_owned(), ..agreement }));
+            catch_panic(|| cuda::large_batches(target.ordinal, &self.random(false)?, limit, &target.team, &mut found));
+        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: self.small(), ..agreement }));
         compared
     }
 }
@@ -168,15 +207,4 @@ fn training(
     let compared = catch_panic(|| cuda::training(target.ordinal, name, &weights()?, Arc::clone(&target.team)));
     let kept = compared.map(|compared| ledger.report.learning.push(compared));
     ledger.record(&format!("training on {name}"), kept);
-}
-
-/// Creates a small checkpoint with random weights. With tied embeddings the previous token is nearly always the most
-/// likely next one, and almost certain, which makes comparisons of text uninformative.
-fn tiny(tied: bool) -> anyhow::Result<Weights> {
-    let shape: ModelShape = "tiny".parse().map_err(anyhow::Error::msg)?;
-    let config = DecoderConfig { tied_embeddings: tied, ..shape.config };
-    temp_dir::with(|dir| {
-        write_random(dir, &config, 1)?;
-        Ok(Weights::open(dir)?)
-    })
 }
