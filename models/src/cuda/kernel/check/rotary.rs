@@ -10,6 +10,9 @@ use crate::cuda::kernel::{BatchBounds, BatchView, CudaKernel, NONE, Rotary, Rota
 
 const EPS: f32 = 1e-6;
 
+/// Number of blocks that the rows may use.
+const BLOCKS: usize = 9;
+
 /// Inputs of the kernel for one step.
 struct RotaryCase {
     dim: usize,
@@ -69,11 +72,19 @@ pub(super) fn check(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckE
     for (heads, kv_heads, biased, normed) in [(9, 3, false, false), (7, 1, true, false), (4, 2, true, true)] {
         let case = case(bench, dim, (heads, kv_heads), biased, normed);
         let name = format!("{heads} over {kv_heads} of {dim}, bias {biased}, norm {normed}");
-        compare(bench, &case, &name)?;
+        compare(bench, &case, &name, 1)?;
         backwards(bench, &case, &name)?;
         bench.clear()?;
     }
     Ok(())
+}
+
+/// Checks writes into one layer's cache of at least `bytes` bytes.
+pub(super) fn large_cache(bench: &mut CheckBench<'_>, dim: usize, bytes: usize, about: &str) -> Result<(), CheckError> {
+    let (heads, kv_heads) = (16, 8);
+    let case = case(bench, dim, (heads, kv_heads), false, false);
+    let part = bytes.div_ceil(BLOCKS * layout::block_len(kv_heads, dim) * size_of::<bf16>()).max(2);
+    compare(bench, &case, &format!("{heads} over {kv_heads} of {dim}{about}"), part)
 }
 
 /// Creates two rows, one new and one continuing in the middle of a block, with padding in between.
@@ -106,16 +117,17 @@ fn case(
     }
 }
 
-fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<(), CheckError> {
+/// Compares a launch over a cache of [`BLOCKS`] parts of `part` blocks each, of which only the last block is used.
+fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str, part: usize) -> Result<(), CheckError> {
     let dim = case.dim;
     let heads = case.heads;
     let kv_heads = case.kv_heads;
     let all = heads + 2 * kv_heads;
     let count = case.rows.len();
     let stride = 4;
-    let blocks = 9;
-    let order = bench.random.order(blocks);
+    let order = bench.random.order(BLOCKS);
     let tables = &order[..2 * stride];
+    let places: Vec<u32> = tables.iter().map(|block| (*block + 1) * part as u32 - 1).collect();
     let none = bench.put(&[0u32])?;
     let batch = BatchView {
         tokens: none,
@@ -123,11 +135,12 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<
         rows: bench.put(&case.rows)?,
         first: none,
         context: none,
-        tables: bench.put(tables)?,
+        tables: bench.put(&places)?,
         stride: stride as u32,
         bounds: BatchBounds { rows: 2, tokens: count, positions: 64, blocks },
     };
-    let cache = bench.poisoned::<bf16>(blocks * layout::block_len(kv_heads, dim))?;
+    let len = layout::block_len(kv_heads, dim);
+    let cache = bench.reserved::<bf16>(BLOCKS * part * len)?;
     let qkv = bench.put(&case.qkv)?;
     let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
     let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
@@ -152,7 +165,7 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<
     .launch(&bench.device)?;
 
     let mut wanted = wide(&case.qkv);
-    let mut stored: Vec<Option<f64>> = vec![None; cache.len()];
+    let mut stored: Vec<Option<f64>> = vec![None; BLOCKS * len];
     for token in (0..count).filter(|&token| case.rows[token] != NONE) {
         for head in 0..all {
             let x = case.head(token, head);
@@ -173,7 +186,15 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<
     }
     let found = wide(&bench.get(&qkv)?);
     bench.compare(CudaKernel::Rotary, &format!("{name}: queries"), &found, &wanted, BF16);
-    let found = bench.get(&cache)?;
+    let mut found = Vec::new();
+    if part == 1 {
+        found = bench.get(&cache)?;
+    } else {
+        // A block that is followed by an unused one, which is a guard.
+        for block in (0..BLOCKS).filter_map(|block| cache.slice(((block + 1) * part - 1) * len, len)) {
+            found.extend(bench.get(&block)?);
+        }
+    }
     let mut written = Vec::new();
     let mut wanted = Vec::new();
     for (found, stored) in found.iter().zip(&stored) {

@@ -6,7 +6,7 @@ use crate::cuda::kernel::reference::{self, ReferenceOutcome};
 use crate::cuda::kernel::{CudaKernel, SampleRow, SampleStatus, SampleTokens};
 
 /// Temperature, top-k, top-p, min-p.
-const SETTINGS: [(f32, u32, f32, f32); 14] = [
+pub(super) const SETTINGS: [(f32, u32, f32, f32); 14] = [
     (0.0, 0, 1.0, 0.0),
     (1.0, 0, 1.0, 0.0),
     (0.7, 0, 1.0, 0.0),
@@ -29,31 +29,19 @@ pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     for (vocab, deviation, step) in
         [(1, 1.0, 0.0), (77, 2.0, 0.0), (3001, 2.0, 0.5), (12_345, 0.05, 0.0), (20_011, 3.0, 0.0)]
     {
-        let rows = settings(bench);
-        let mut logits = bench.random.floats(rows.len() * vocab, deviation);
-        if step > 0.0 {
-            logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
-        }
-        // Tokens with probability zero.
-        logits.iter_mut().step_by(7).skip(1).for_each(|logit| *logit = f32::NEG_INFINITY);
-        if vocab == 1 {
-            logits.fill(0.5);
-        }
-        compare(
-            bench,
-            &format!("vocabulary of {vocab}, deviation {deviation}, steps of {step}"),
-            &logits,
-            &rows,
-            vocab,
-        )?;
-        bench.clear()?;
+        check_vocabulary(bench, vocab, deviation, step, &SETTINGS)?;
     }
     broken(bench)
 }
 
-/// Returns a row of each of the settings, with random draws.
-pub(super) fn settings(bench: &mut CheckBench<'_>) -> Vec<SampleRow> {
-    let mut row = |&(temperature, top_k, top_p, min_p): &(f32, u32, f32, f32)| SampleRow {
+pub(super) fn check_vocabulary(
+    bench: &mut CheckBench<'_>,
+    vocab: usize,
+    deviation: f64,
+    step: f32,
+    settings: &[(f32, u32, f32, f32)],
+) -> Result<(), CheckError> {
+    let row = |&(temperature, top_k, top_p, min_p): &(f32, u32, f32, f32)| SampleRow {
         draw: bench.random.unit(),
         temperature,
         top_p,
@@ -62,10 +50,21 @@ pub(super) fn settings(bench: &mut CheckBench<'_>) -> Vec<SampleRow> {
         kind: 1,
         padding: 0,
     };
-    SETTINGS.iter().map(&mut row).collect()
+    let rows: Vec<SampleRow> = settings.iter().map(row).collect();
+    let mut logits = bench.random.floats(rows.len() * vocab, deviation);
+    if step > 0.0 {
+        logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
+    }
+    // Tokens with probability zero.
+    logits.iter_mut().step_by(7).skip(1).for_each(|logit| *logit = f32::NEG_INFINITY);
+    if vocab == 1 {
+        logits.fill(0.5);
+    }
+    compare(bench, &format!("vocabulary of {vocab}, deviation {deviation}, steps of {step}"), &logits, &rows, vocab)?;
+    bench.clear()
 }
 
-pub(super) fn compare(
+fn compare(
     bench: &mut CheckBench<'_>,
     case: &str,
     logits: &[f32],

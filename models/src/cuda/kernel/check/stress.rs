@@ -5,7 +5,7 @@ use half::bf16;
 use super::attention::{AttentionCase, compare_decode, compare_prefill};
 use super::bench::CheckBench;
 use super::random::wide;
-use super::{BF16, CheckDevice, CheckError, KernelFinding, sample};
+use super::{BF16, CheckDevice, CheckError, KernelFinding, rotary, sample};
 use crate::batch::BLOCK;
 use crate::cuda::kernel::reference::{self, ReferenceSequence};
 use crate::cuda::kernel::{AttendDecode, BatchBounds, BatchView, CudaKernel, DeviceSlice, layout};
@@ -36,8 +36,8 @@ pub enum StressCheck {
         /// Number of launches.
         launches: usize,
     },
-    /// Attention over one layer's cache of a given size, with blocks from its first to its last. All unused blocks are
-    /// NaN.
+    /// Attention over, and writes into, one layer's cache of a given size, with blocks from its first to its last. All
+    /// unused blocks are NaN.
     Cache {
         /// Bytes of the cache.
         bytes: usize,
@@ -223,6 +223,8 @@ impl LongCase {
 
 fn cache(bench: &mut CheckBench<'_>, dim: usize, bytes: usize) -> Result<(), CheckError> {
     let about = format!(", a cache of {:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
+    rotary::large_cache(bench, dim, bytes, &about)?;
+    bench.clear()?;
     let decode = AttentionCase::new(bench, &[(700, 1), (127, 1), (15, 1)], dim, 16, 8)?.spread(bench, bytes)?;
     compare_decode(bench, &decode, 3, &about)?;
     bench.clear()?;
@@ -233,14 +235,7 @@ fn cache(bench: &mut CheckBench<'_>, dim: usize, bytes: usize) -> Result<(), Che
 fn sampler(bench: &mut CheckBench<'_>, vocab: usize) -> Result<(), CheckError> {
     // Flat logits, whose candidates exceed the list in shared memory; logits like a model's; coarse ones with ties.
     for (deviation, step) in [(0.05, 0.0), (3.0, 0.0), (1.0, 0.25)] {
-        let rows = sample::settings(bench);
-        let mut logits = bench.random.floats(rows.len() * vocab, deviation);
-        if step > 0.0 {
-            logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
-        }
-        let case = format!("vocabulary of {vocab}, deviation {deviation}, steps of {step}");
-        sample::compare(bench, &case, &logits, &rows, vocab)?;
-        bench.clear()?;
+        sample::check_vocabulary(bench, vocab, deviation, step, &sample::SETTINGS)?;
     }
     Ok(())
 }
