@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything a card is asked, in one go: `bench-gpu`, then its peer on the same shapes and loads, then the ratios,
-# and last the goals, judged by all of it. `--model PATH` of a SmolLM2 compares its text on card and processor.
+# and last the goals, judged by all of it. On a card that never ran it: scripts/cuda/first_run.py, part by part.
+# `--model PATH` of a SmolLM2 compares its text on card and processor.
 # Each `bench-gpu` is ended after BENCH_SECONDS, 600 where nothing is said: what it saved until then is judged.
 # The peer gets PEER_SECONDS, 240 where nothing is said: it does what it can in them, and the goals are judged all the same.
 # usage: gpu.sh BENCH_GPU OUT_DIR [arguments of `bench-gpu`...]     BENCH_GPU: `bench-gpu` built with --features cuda
@@ -12,32 +13,26 @@ shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
 
-# cuBLAS and NVRTC: where nothing else has them, PyTorch's packages do.
-packages=$(python3 - <<'PY' 2>/dev/null || true
-import glob, os, site, sysconfig
-roots = {sysconfig.get_paths()["purelib"], *site.getsitepackages(), site.getusersitepackages()}
-found = {os.path.dirname(lib) for root in roots for name in ("libcublas.so.13", "libnvrtc.so.13")
-         for lib in glob.glob(f"{root}/nvidia/**/{name}", recursive=True)}
-print(":".join(sorted(found)))
-PY
-)
-export LD_LIBRARY_PATH=${packages:+$packages:}${LD_LIBRARY_PATH:-}
+# cuBLAS and NVRTC: where nothing else has them, PyTorch's packages do. PyTorch itself finds its own.
+library_path=$(python3 "$here/../cuda/machine.py" 2>/dev/null || true)
 
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader >"$out/card.txt" || true
 status=0
 : >"$out/gpu.txt"
+: >"$out/stderr.txt"
 # What an earlier run left is not of this one.
 rm -f "$out/check.json" "$out/gpu.json" "$out/peer.json" "$out/goals.json"
 # A kernel that faults takes the card away from its whole process: what is checked has one of its own.
 # One that hangs may keep it waiting in the driver, where no limit of its own holds. In the foreground: Ctrl-C reaches it.
 bench() {
-  timeout --foreground -k 15 "${BENCH_SECONDS:-600}" "$bench_gpu" --json "$@" | tee -a "$out/gpu.txt" || status=$?
+  LD_LIBRARY_PATH=${library_path:-${LD_LIBRARY_PATH:-}} timeout --foreground -k 15 "${BENCH_SECONDS:-600}" "$bench_gpu" --json "$@" \
+    2> >(tee -a "$out/stderr.txt" >&2) | tee -a "$out/gpu.txt" || status=$?
 }
 case " $* " in
   *" --parts"*) bench "$out/gpu.json" "$@" ;;
   *)
-    bench "$out/check.json" "$@" --parts check
-    bench "$out/gpu.json" "$@" --parts ceilings,decode,prefill,agentic,profile ;;
+    bench "$out/check.json" "$@" --parts info,check
+    bench "$out/gpu.json" "$@" --parts ceilings,gemm,decode,prefill,agentic,profile ;;
 esac
 # The peer takes the sizes that both know.
 common=()

@@ -200,7 +200,8 @@ class Tests(unittest.TestCase):
             row["tokens_per_second"] *= 3
             row["graphs"] = True
         ours["decode"].insert(0, dict(ours["decode"][0], graphs=False, tokens_per_second=1.0))
-        ours["decode"][2]["tokens"] += 1
+        ours["decode"].insert(0, dict(ours["decode"][1], sampling="top-p", tokens_per_second=1.0))
+        ours["decode"][3]["tokens"] += 1
         ours["agentic"] = [dict(ours["agentic"][0], way="parked", searched=False)]
         said = self.said(report, ours)
         self.assertEqual((said.count("decode"), said.count("3.00")), (2, 3), said)

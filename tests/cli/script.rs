@@ -32,8 +32,18 @@ fn run(script: &str, dir: &Path, args: &[&str]) -> Output {
 
 #[test]
 fn the_peer_of_the_card_bench_does_what_its_own_tests_ask() {
-    let tests = root().join("scripts/bench/gpu_peer_test.py");
-    let Ok(output) = Command::new("python3").arg("-B").arg(tests).output() else {
+    python_tests("scripts/bench/gpu_peer_test.py");
+    python_tests("scripts/bench/gpu_peer_engines_test.py");
+}
+
+#[test]
+fn the_first_run_on_a_card_does_what_its_own_tests_ask() {
+    python_tests("scripts/cuda/first_run_test.py");
+}
+
+/// Runs the tests of a Python script, where there is Python.
+fn python_tests(path: &str) {
+    let Ok(output) = Command::new("python3").arg("-B").arg(root().join(path)).output() else {
         println!("skipped: there is no python3");
         return;
     };
@@ -72,7 +82,7 @@ fn a_card_bench_that_hangs_is_ended_and_the_rest_is_done() {
     let said = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
     let ours = said("waymark.txt");
     let parts: Vec<&str> = ours.lines().filter_map(|line| line.split(" --parts ").nth(1)).collect();
-    assert_eq!(parts, ["check", "ceilings,decode,prefill,agentic,profile"], "{ours}");
+    assert_eq!(parts, ["info,check", "ceilings,gemm,decode,prefill,agentic,profile"], "{ours}");
     assert!(said("python3.txt").contains("--loops 3"));
 }
 

@@ -117,6 +117,46 @@ fn what_the_card_bench_cannot_read_or_write_is_told_before_anything_is_measured(
 }
 
 #[test]
+fn a_first_run_without_a_gpu_has_a_result_for_every_part_and_one_archive() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/cuda/first_run.py");
+    let dir = tempfile::tempdir().unwrap();
+    let archive = dir.path().join("first_run.tar.gz");
+    let mut command = Command::new("python3");
+    // A developer's machine may have a GPU, and packages to compare with: none of them is visible here.
+    command
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .env_remove("PYTHONPATH")
+        .args(["-B", "-S", script])
+        .arg(env!("CARGO_BIN_EXE_bench-gpu"))
+        .arg(&archive);
+    let Ok(output) = command.stdin(Stdio::null()).output() else {
+        println!("skipped: there is no python3");
+        return;
+    };
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let read =
+        Command::new("tar").args(["xzOf", archive.to_str().unwrap(), "first_run/results.jsonl"]).output().unwrap();
+    let results: Vec<Value> =
+        String::from_utf8(read.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(results.len() > 25, "{said}");
+    for result in &results {
+        let outcome = result["outcome"].as_str().unwrap();
+        // The program knows every part and every argument of the table: a wrong one would be a failure.
+        assert!(outcome == "no GPU" || outcome == "absent", "{result}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_head_width_or_shape_without_kernels_is_refused() {
+    let run = bench_gpu(&["--mock", "--head-dims", "128,72"]);
+    assert!(!run.ok() && run.stderr.contains("--head-dims 72: expected widths among"), "{}", run.stderr);
+    let run = bench_gpu(&["--mock", "--compared", "smollm2-135m"]);
+    assert!(!run.ok() && run.stderr.contains("--compared smollm2-135m: expected tiny"), "{}", run.stderr);
+}
+
+#[test]
 fn goals_are_judged_by_the_reports_of_earlier_runs() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, content: &str| {

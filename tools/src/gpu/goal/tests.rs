@@ -103,7 +103,7 @@ fn nothing_is_met_where_nothing_was_measured() {
 fn the_worst_number_of_sequences_counts_up_to_64() {
     let mut report = enough();
     let third = |report: &mut GpuReport, share| {
-        let mut rates = report.decode.iter_mut().filter(|rate| rate.shape == QWEN_7B && rate.graphs);
+        let mut rates = report.decode.iter_mut().filter(|rate| rate.shape == QWEN_7B && counts(rate));
         rates.find(|rate| rate.sequences == 32).unwrap().of_floor = share;
     };
     third(&mut report, Some(0.6999));
