@@ -75,22 +75,21 @@ impl SkinnyMatMul {
         kernel.fits("x", &self.x, rows * inner)?;
         kernel.fits("weights", &self.weights, self.weight_rows() * inner)?;
         let arguments = LaunchArguments::new().slice(&self.x).slice(&self.weights);
-        let fits = "target";
         let arguments = match &self.target {
             SkinnyTarget::Half(to) => {
-                kernel.fits(fits, to, rows * columns)?;
+                kernel.fits("target", to, rows * columns)?;
                 arguments.slice(to).int(0)
             }
             SkinnyTarget::Single(to) => {
-                kernel.fits(fits, to, rows * columns)?;
+                kernel.fits("target", to, rows * columns)?;
                 arguments.slice(to).int(1)
             }
             SkinnyTarget::Sum(to) => {
-                kernel.fits(fits, to, rows * columns)?;
+                kernel.fits("target", to, rows * columns)?;
                 arguments.slice(to).int(2)
             }
             SkinnyTarget::SiluMul(to) => {
-                kernel.fits(fits, to, rows * columns)?;
+                kernel.fits("target", to, rows * columns)?;
                 arguments.slice(to)
             }
         };
