@@ -9,7 +9,7 @@ use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::kernel::{
     AttendDecode, AttendPrefill, BatchBounds, BatchView, DeviceSlice, EmbedTokens, LoraExpand, LoraOut, LoraShrink,
-    RmsNorm, Rotary, RowIndex, SampleTokens, SiluMul,
+    RmsNorm, Rotary, RowIndex, SKINNY_ROWS, SampleTokens, SiluMul, SkinnyMatMul, SkinnyTarget,
 };
 use crate::cuda::lora_grid::LoraGrid;
 use crate::cuda::plan::{LayerLayout, Placement, splits};
@@ -136,13 +136,18 @@ impl<D: Driver> StepRunner<D> {
         let rows = step.tokens;
         self.rms_norm(layer.ffn_norm, None, rows)?;
         let normed = self.work(buffers.normed);
-        let gate_up = self.work(buffers.gate_up);
-        let target = MatMulTarget::Half(DeviceMatrix::new(gate_up, 2 * config.ffn));
-        self.matmul(normed, rows, (layer.gate_up, 2 * config.ffn, config.hidden), target)?;
-        let ends = [config.ffn, 2 * config.ffn, 2 * config.ffn];
-        self.add_lora((index, Site::GateUp), lora, (normed, config.hidden), LoraOut::Activation(gate_up), ends)?;
         let out = self.work(buffers.activated);
-        SiluMul { gate_up, out, rows: rows as u32, width: config.ffn as u32 }.launch(&self.driver)?;
+        // Adapters add to the projections before the activation.
+        if rows <= SKINNY_ROWS && lora.is_none() {
+            self.skinny(normed, rows, (layer.gate_up, config.ffn, config.hidden), SkinnyTarget::SiluMul(out))?;
+        } else {
+            let gate_up = self.work(buffers.gate_up);
+            let target = MatMulTarget::Half(DeviceMatrix::new(gate_up, 2 * config.ffn));
+            self.matmul(normed, rows, (layer.gate_up, 2 * config.ffn, config.hidden), target)?;
+            let ends = [config.ffn, 2 * config.ffn, 2 * config.ffn];
+            self.add_lora((index, Site::GateUp), lora, (normed, config.hidden), LoraOut::Activation(gate_up), ends)?;
+            SiluMul { gate_up, out, rows: rows as u32, width: config.ffn as u32 }.launch(&self.driver)?;
+        }
         let stream = self.work(buffers.stream);
         let target = MatMulTarget::Sum(DeviceMatrix::new(stream, config.hidden));
         self.matmul(out, rows, (layer.down, config.hidden, config.ffn), target)?;
@@ -192,7 +197,8 @@ impl<D: Driver> StepRunner<D> {
         Ok(())
     }
 
-    /// Computes `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn).
+    /// Computes `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn). Up to [`SKINNY_ROWS`]
+    /// rows are multiplied by a kernel whose result for a row does not depend on their number.
     fn matmul(
         &self,
         x: DeviceSlice<bf16>,
@@ -200,9 +206,28 @@ impl<D: Driver> StepRunner<D> {
         (matrix, out, inn): (Placement<bf16>, usize, usize),
         target: MatMulTarget,
     ) -> Result<(), CudaError> {
+        if rows <= SKINNY_ROWS {
+            let target = match target {
+                MatMulTarget::Half(to) => SkinnyTarget::Half(to.values),
+                MatMulTarget::Single(to) => SkinnyTarget::Single(to.values),
+                MatMulTarget::Sum(to) => SkinnyTarget::Sum(to.values),
+            };
+            return self.skinny(x, rows, (matrix, out, inn), target);
+        }
         let operands =
             MatMulOperands::Half(DeviceMatrix::new(x, inn), DeviceMatrix::new(self.weight(matrix), inn).transpose());
         self.driver.multiply(&MatMul { operands, target, rows, inner: inn, columns: out, scale: 1.0 })
+    }
+
+    /// Computes a product of few rows; `columns` is the width of the target.
+    fn skinny(
+        &self,
+        x: DeviceSlice<bf16>,
+        rows: usize,
+        (matrix, columns, inner): (Placement<bf16>, usize, usize),
+        target: SkinnyTarget,
+    ) -> Result<(), CudaError> {
+        self.driver.multiply_few(&SkinnyMatMul { x, weights: self.weight(matrix), target, rows, inner, columns })
     }
 
     /// Adds the adapters' contribution at a site.

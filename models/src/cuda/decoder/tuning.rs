@@ -5,6 +5,7 @@ use half::bf16;
 use super::runner::StepRunner;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
+use crate::cuda::kernel::SKINNY_ROWS;
 use crate::cuda::plan::Placement;
 
 /// Number of layers whose weights take part in a measurement: more than fit into any cache together, so that weights are
@@ -12,8 +13,8 @@ use crate::cuda::plan::Placement;
 const LAYERS: usize = 16;
 
 impl<D: Driver> StepRunner<D> {
-    /// Returns the multiplications of steps, in groups of the same shape with the weights of several layers, smaller
-    /// steps first. Decode steps have the sizes of `buckets`; prefill steps have any size up to the limit, and take the
+    /// Returns the multiplications by cuBLAS of steps, in groups of the same shape with the weights of several layers,
+    /// smaller steps first. Decode steps have the sizes of `buckets`; prefill steps have any size up to the limit, and take the
     /// algorithm of the next power of two.
     pub(super) fn products_by_shape(&self, buckets: &Buckets) -> Vec<Vec<MatMul>> {
         let mut sizes = buckets.sizes().to_vec();
@@ -22,6 +23,8 @@ impl<D: Driver> StepRunner<D> {
         sizes.extend(powers.take_while(|size| *size < self.limits.tokens).filter(|size| *size > largest));
         sizes.push(self.limits.tokens);
         sizes.dedup();
+        // Fewer rows are multiplied by a kernel of this crate.
+        sizes.retain(|size| *size > SKINNY_ROWS);
         sizes.into_iter().flat_map(|rows| self.products_of(rows)).collect()
     }
 

@@ -13,7 +13,7 @@ pub use clock::DeviceClock;
 pub(crate) use gpu::GpuDriver;
 
 use crate::cuda::CudaError;
-use crate::cuda::kernel::{DeviceSlice, Launch};
+use crate::cuda::kernel::{DeviceSlice, Launch, SkinnyMatMul};
 use crate::cuda::plan::Placement;
 
 /// A GPU, or the emulator. Operations run in the order in which they are issued.
@@ -79,6 +79,17 @@ pub trait Driver: Launch {
     /// # Errors
     /// [`CudaError::Call`].
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError>;
+
+    /// Multiplies few rows with a weight matrix, by a kernel of this crate.
+    ///
+    /// # Errors
+    /// [`CudaError::Kernel`].
+    fn multiply_few(&self, product: &SkinnyMatMul) -> Result<(), CudaError>
+    where
+        Self: Sized,
+    {
+        Ok(product.launch(self)?)
+    }
 }
 
 /// A row-major matrix in device memory.

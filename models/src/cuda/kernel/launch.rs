@@ -156,6 +156,10 @@ kernels! {
     AttendPrefill = "attend_prefill",
     /// [`SiluMul`](super::SiluMul).
     SiluMul = "silu_mul",
+    /// [`SkinnyMatMul`](super::SkinnyMatMul).
+    SkinnyMatMul = "skinny",
+    /// [`SkinnyMatMul`](super::SkinnyMatMul) with the activation of a feed-forward block.
+    SkinnySiluMul = "skinny_silu",
     /// [`LoraShrink`](super::LoraShrink).
     LoraShrink = "lora_shrink",
     /// [`LoraExpand`](super::LoraExpand) into `bf16`.

@@ -14,8 +14,8 @@
 //!   is marked in memory too: a token of row [`NONE`], a row of context 0, a tile of row or adapter `NONE`, a
 //!   sampling row of kind 0.
 //! * **Types.** Activations and KV are `bf16`, sums `f32`. The residual stream is `f32`: the matrix multiplications
-//!   of the output and down projections may add to it in place (cuBLAS, `f32` C with beta 1), and its rounding error
-//!   does not grow with depth. Logits are `f32`.
+//!   of the output and down projections add to it in place ([`SkinnyMatMul`], or cuBLAS with `f32` C and beta 1), and
+//!   its rounding error does not grow with depth. Logits are `f32`.
 //! * **Deterministic.** No floating-point atomics: the order of summation depends on the launch alone.
 //! * **Rows are independent.** No row's result depends on another row's values.
 //!
@@ -43,6 +43,7 @@ pub mod reference;
 mod rotary;
 mod sample;
 mod score;
+mod skinny;
 pub mod source;
 #[cfg(test)]
 mod test;
@@ -62,3 +63,4 @@ pub use norm::RmsNorm;
 pub use rotary::Rotary;
 pub use sample::{SampleRow, SampleStatus, SampleTokens};
 pub use score::{SCORES, ScoreTargets, ScoreTargetsBackward};
+pub use skinny::{SKINNY_ROWS, SkinnyMatMul, SkinnyTarget};

@@ -319,6 +319,30 @@ fn the_other_kernels_refuse_buffers_that_are_too_small() {
 }
 
 #[test]
+fn products_of_few_rows_refuse_buffers_that_are_too_small() {
+    type Target = fn(&BufferMaker<'_>) -> SkinnyTarget;
+    let targets: [(&str, usize, Target); 4] = [
+        ("skinny", 5, |make| SkinnyTarget::Half(make.make("target", ROWS * 5))),
+        ("skinny", 5, |make| SkinnyTarget::Single(make.make("target", ROWS * 5))),
+        ("skinny", 5, |make| SkinnyTarget::Sum(make.make("target", ROWS * 5))),
+        ("skinny_silu", 10, |make| SkinnyTarget::SiluMul(make.make("target", ROWS * 5))),
+    ];
+    for (name, weight_rows, target) in targets {
+        refuses(name, |make, on| {
+            SkinnyMatMul {
+                x: make.halves("x", ROWS * 32),
+                weights: make.halves("weights", weight_rows * 32),
+                target: target(make),
+                rows: ROWS,
+                inner: 32,
+                columns: 5,
+            }
+            .launch(on)
+        });
+    }
+}
+
+#[test]
 fn strides_and_bounds_that_contradict_the_shape_are_refused() {
     let Some(emulator) = Emulator::new(DIM as usize, 7) else { return };
     let make = BufferMaker::new(&emulator, None);

@@ -5,6 +5,7 @@ use std::ops::Add;
 use super::WorkKind;
 use crate::batch::ForwardBatch;
 use crate::cuda::driver::{MatMul, MatMulOperands, MatMulTarget};
+use crate::cuda::kernel::{SkinnyMatMul, SkinnyTarget};
 use crate::decoder::DecoderConfig;
 
 /// Bytes per value in `bf16` and in `f32`.
@@ -36,6 +37,22 @@ impl WorkCost {
         Self {
             bytes: operand * (rows * inner + inner * columns) + result * rows * columns,
             operations: 2 * rows * inner * columns,
+        }
+    }
+}
+
+impl WorkCost {
+    /// Cost of a matrix multiplication of few rows, padding of its rows included.
+    pub(super) fn of_few(product: &SkinnyMatMul) -> Self {
+        let SkinnyMatMul { rows, inner, columns, .. } = *product;
+        let result = match product.target {
+            SkinnyTarget::Half(_) | SkinnyTarget::SiluMul(_) => HALF,
+            SkinnyTarget::Single(_) => SINGLE,
+            SkinnyTarget::Sum(_) => 2 * SINGLE,
+        };
+        Self {
+            bytes: HALF * (rows * inner + inner * product.weight_rows()) + result * rows * columns,
+            operations: 2 * rows * inner * product.weight_rows(),
         }
     }
 }

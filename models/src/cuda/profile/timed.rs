@@ -8,7 +8,7 @@ use bytemuck::Pod;
 use super::{WorkCost, WorkKind};
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceClock, Driver, MatMul};
-use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
+use crate::cuda::kernel::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch, SkinnyMatMul};
 use crate::cuda::plan::Placement;
 
 /// Wraps a driver and marks the start and end of each launch and matrix multiplication while timing is on. Serving uses
@@ -108,8 +108,13 @@ impl<D: DeviceClock> Launch for TimedDriver<D> {
         arguments: &mut [*mut c_void],
     ) -> Result<(), KernelError> {
         // SAFETY: the caller's promise.
-        let put = || unsafe { self.driver.launch(kernel, geometry, arguments) }.map_err(CudaError::from);
-        self.time(WorkKind::of(kernel), None, put).map_err(|error| match error {
+        let mut put = || unsafe { self.driver.launch(kernel, geometry, arguments) }.map_err(CudaError::from);
+        // Matrix multiplications by a kernel are timed where their shape is known: in `multiply_few`.
+        let timed = match WorkKind::of(kernel) {
+            Some(work) => self.time(work, None, put),
+            None => put(),
+        };
+        timed.map_err(|error| match error {
             CudaError::Kernel(error) => error,
             other => KernelError::Driver { kernel, reason: other.to_string() },
         })
@@ -154,5 +159,10 @@ impl<D: DeviceClock> Driver for TimedDriver<D> {
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         let work = WorkKind::MatMul { inn: product.inner, out: product.columns };
         self.time(work, Some(WorkCost::of(product)), || self.driver.multiply(product))
+    }
+
+    fn multiply_few(&self, product: &SkinnyMatMul) -> Result<(), CudaError> {
+        let work = WorkKind::MatMul { inn: product.inner, out: product.weight_rows() };
+        self.time(work, Some(WorkCost::of_few(product)), || self.driver.multiply_few(product))
     }
 }

@@ -22,7 +22,7 @@ pub enum WorkKind {
     Rotary,
     /// Attention, decoding and prefill.
     Attention,
-    /// Activation of the feed-forward block.
+    /// Activation of the feed-forward block, where it is a kernel of its own.
     Activation,
     /// LoRA kernels, without the matrix multiplications of the base model.
     Adapters,
@@ -33,9 +33,11 @@ pub enum WorkKind {
 }
 
 impl WorkKind {
-    /// Returns the kind of work of a kernel.
-    pub fn of(kernel: CudaKernel) -> Self {
-        match kernel {
+    /// Returns the kind of work of a kernel. `None` for a kernel that multiplies matrices, whose kind depends on their
+    /// shape.
+    pub fn of(kernel: CudaKernel) -> Option<Self> {
+        Some(match kernel {
+            CudaKernel::SkinnyMatMul | CudaKernel::SkinnySiluMul => return None,
             CudaKernel::EmbedTokens => Self::Embedding,
             CudaKernel::RmsNorm => Self::Norm,
             CudaKernel::Rotary => Self::Rotary,
@@ -53,7 +55,7 @@ impl WorkKind {
             | CudaKernel::AttendDelta
             | CudaKernel::AttendBackwardQueries
             | CudaKernel::AttendBackwardKeys => Self::Learning,
-        }
+        })
     }
 }
 

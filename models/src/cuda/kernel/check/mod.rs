@@ -13,6 +13,7 @@ mod random;
 mod rotary;
 mod sample;
 mod score;
+mod skinny;
 mod stress;
 mod synchronous;
 
@@ -125,6 +126,8 @@ pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFin
         elementwise::silu_mul,
         convert::check,
         score::check,
+        skinny::check,
+        skinny::silu_mul,
         lora::check,
         sample::check,
         gradient::norm,

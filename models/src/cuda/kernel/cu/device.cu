@@ -61,6 +61,14 @@ DEVICE u32 transpose(u32 x) {
 DEVICE uint4 load16(const void* from) { return *(const uint4*)from; }
 DEVICE uint2 load8(const void* from) { return *(const uint2*)from; }
 DEVICE void store16(void* to, uint4 value) { *(uint4*)to = value; }
+// Reads sixteen bytes that no kernel writes and that are used once, so that they take no place in the L1 cache.
+DEVICE uint4 load_once(const void* from) {
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return x;
+}
 // Bypasses the L1 cache, to read values written by other blocks of the same launch.
 DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
 #endif

@@ -242,6 +242,7 @@ static inline uint32_t transpose(uint32_t x) {
 }
 
 static inline uint4 load16(const void* from) { return emu::aligned<uint4>(from); }
+static inline uint4 load_once(const void* from) { return emu::aligned<uint4>(from); }
 static inline uint2 load8(const void* from) { return emu::aligned<uint2>(from); }
 static inline void store16(void* to, uint4 value) { const_cast<uint4&>(emu::aligned<uint4>(to)) = value; }
 static inline float load_shared_by_blocks(const float* from) { return *from; }

@@ -19,6 +19,11 @@ pub fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
     x.iter().zip(weight).map(|(x, weight)| x * scale * weight).collect()
 }
 
+/// Computes `x · Wᵀ` for one row and the rows of `W`, one after the other.
+pub fn matmul(x: &[f64], weights: &[f64]) -> Vec<f64> {
+    weights.chunks_exact(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect()
+}
+
 /// Computes `gate · sigmoid(gate) · up` elementwise.
 pub fn silu_mul(gate: &[f64], up: &[f64]) -> Vec<f64> {
     gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect()

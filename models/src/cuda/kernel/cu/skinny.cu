@@ -1,0 +1,151 @@
+// Products of few rows with a weight matrix, y = x · Wᵀ, bound by the time of reading W from memory.
+//
+// A block computes sixteen columns of y for up to sixteen rows of x. Eight warps share the terms of the sums: step s
+// belongs to warp s % 8, so that neighboring warps read neighboring bytes of the same rows of W. The left operand of the
+// tensor cores is sixteen rows of W, the right one eight rows of x. Both are read sixteen bytes at a time in the same
+// permuted order of summation, as in lora.cu. The order depends on the number of terms alone: a row of y has the same
+// bits whatever the other rows are, however many there are, and whatever is done with the sums.
+
+// Number of warps that share the terms, and of steps whose weights a warp reads before it uses them.
+#define SKINNY_WARPS 8
+#define SKINNY_AHEAD 4
+// Values of `target`.
+#define TO_HALF 0
+#define TO_SINGLE 1
+
+// Weights in bf16: eight values per lane in a step.
+struct HalfWeights {
+    static const u32 VALUES = 8;
+    const bf16* at;
+
+    DEVICE_METHOD uint4 read(u64 from) const { return load_once(at + from); }
+    static DEVICE_METHOD void unpack(uint4 from, u32* pairs) {
+        pairs[0] = from.x, pairs[1] = from.y, pairs[2] = from.z, pairs[3] = from.w;
+    }
+};
+
+// Adds a warp's share of the terms to sums of sixteen columns from `column` on in each part of the weights, and of
+// TILES · 8 rows. Rows and columns beyond the last repeat it, and their sums are not used.
+template <typename Weights, int PARTS, int TILES>
+DEVICE void skinny_sums(
+    float (&c)[PARTS][TILES][4], const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
+    const u32 VALUES = Weights::VALUES, AHEAD = SKINNY_AHEAD / PARTS;
+    const u32 g = lane() / 4, t = lane() % 4;
+    u64 left[PARTS][2];
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        left[p][0] = ((u64)p * columns + smaller(column + g, columns - 1)) * inner;
+        left[p][1] = ((u64)p * columns + smaller(column + g + 8, columns - 1)) * inner;
+    }
+    for (u32 step = warp(); step * 4 * VALUES < inner; step += SKINNY_WARPS * AHEAD) {
+        uint4 w[AHEAD][PARTS][2];
+#pragma unroll
+        for (int s = 0; s < AHEAD; s++) {
+            const u32 i = ((step + s * SKINNY_WARPS) * 4 + t) * VALUES;
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+                w[s][p][0] = i < inner ? weights.read(left[p][0] + i) : make_uint4(0, 0, 0, 0);
+                w[s][p][1] = i < inner ? weights.read(left[p][1] + i) : make_uint4(0, 0, 0, 0);
+            }
+        }
+#pragma unroll
+        for (int s = 0; s < AHEAD; s++) {
+            const u32 i = ((step + s * SKINNY_WARPS) * 4 + t) * VALUES;
+            u32 y[TILES][VALUES / 2];
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                const bf16* row = x + (u64)smaller(8 * n + g, rows - 1) * inner + i;
+#pragma unroll
+                for (int e = 0; e < VALUES / 8; e++) {
+                    const uint4 eight = i < inner ? load16(row + 8 * e) : make_uint4(0, 0, 0, 0);
+                    y[n][4 * e] = eight.x, y[n][4 * e + 1] = eight.y, y[n][4 * e + 2] = eight.z, y[n][4 * e + 3] = eight.w;
+                }
+            }
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+                u32 upper[VALUES / 2], lower[VALUES / 2];
+                Weights::unpack(w[s][p][0], upper);
+                Weights::unpack(w[s][p][1], lower);
+#pragma unroll
+                for (int n = 0; n < TILES; n++) {
+#pragma unroll
+                    for (int e = 0; e < VALUES / 2; e += 2)
+                        mma(c[p][n], upper[e], lower[e], upper[e + 1], lower[e + 1], y[n][e], y[n][e + 1]);
+                }
+            }
+        }
+    }
+}
+
+// Writes the sums of all warps to shared memory: [warp][part][row][column], sixteen rows and columns.
+template <typename Weights, int PARTS, int TILES>
+DEVICE void skinny_share(
+    float* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
+    float c[PARTS][TILES][4] = {};
+    skinny_sums<Weights, PARTS, TILES>(c, x, weights, column, rows, inner, columns);
+    const u32 g = lane() / 4, t = lane() % 4;
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+#pragma unroll
+        for (int n = 0; n < TILES; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                room[(warp() * PARTS + p) * 256 + (8 * n + 2 * t + i % 2) * 16 + g + i / 2 * 8] = c[p][n][i];
+        }
+    }
+}
+
+// Computes a block's sixteen columns and rows; afterwards each thread returns the sum at row threadIdx.x / 16 and column
+// threadIdx.x % 16 of each part.
+template <typename Weights, int PARTS>
+DEVICE void skinny_block(
+    float (&sums)[PARTS], float* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
+    if (rows <= 8) skinny_share<Weights, PARTS, 1>(room, x, weights, column, rows, inner, columns);
+    else skinny_share<Weights, PARTS, 2>(room, x, weights, column, rows, inner, columns);
+    __syncthreads();
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        sums[p] = 0.0f;
+        // Rows from the eighth on were not written for fewer rows.
+        if (threadIdx.x / 16 >= rows) continue;
+        for (u32 w = 0; w < SKINNY_WARPS; w++) sums[p] += room[(w * PARTS + p) * 256 + threadIdx.x];
+    }
+}
+
+// y = x · Wᵀ, or added to y in f32 (any other `target`).
+template <typename Weights>
+DEVICE void skinny_product(
+    float* room, const bf16* x, Weights weights, void* y, u32 target, u32 rows, u32 inner, u32 columns) {
+    const u32 first = blockIdx.x * 16, column = blockIdx.y * 16;
+    float sums[1];
+    skinny_block<Weights, 1>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
+    const u32 row = first + threadIdx.x / 16, at = column + threadIdx.x % 16;
+    if (row >= rows || at >= columns) return;
+    const u64 place = (u64)row * columns + at;
+    if (target == TO_HALF) ((bf16*)y)[place] = narrow(sums[0]);
+    else if (target == TO_SINGLE) ((float*)y)[place] = sums[0];
+    else ((float*)y)[place] += sums[0];
+}
+
+// y = silu(x · Gᵀ) · (x · Uᵀ) for G above U in one matrix, with both products rounded to bf16 as `silu_mul` gets them.
+template <typename Weights>
+DEVICE void skinny_gated(
+    float* room, const bf16* x, Weights weights, bf16* y, u32 rows, u32 inner, u32 columns) {
+    const u32 first = blockIdx.x * 16, column = blockIdx.y * 16;
+    float sums[2];
+    skinny_block<Weights, 2>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
+    const u32 row = first + threadIdx.x / 16, at = column + threadIdx.x % 16;
+    if (row >= rows || at >= columns) return;
+    y[(u64)row * columns + at] = narrow(silu_times(widen(narrow(sums[0])), widen(narrow(sums[1]))));
+}
+
+KERNEL(256, 2) skinny(
+    const bf16* x, const bf16* weights, void* y, u32 target, u32 rows, u32 inner, u32 columns) {
+    SHARED_ARRAY(float, room, SKINNY_WARPS * 256);
+    skinny_product(room, x, HalfWeights{weights}, y, target, rows, inner, columns);
+}
+
+KERNEL(256, 2) skinny_silu(const bf16* x, const bf16* weights, bf16* y, u32 rows, u32 inner, u32 columns) {
+    SHARED_ARRAY(float, room, SKINNY_WARPS * 512);
+    skinny_gated(room, x, HalfWeights{weights}, y, rows, inner, columns);
+}

@@ -1,0 +1,102 @@
+//! Matrix multiplication of few rows with weights.
+
+use half::bf16;
+
+use super::launch::LaunchArguments;
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
+
+/// Maximum number of rows for which [`SkinnyMatMul`] is used with weights in `bf16`: the number of rows of a block,
+/// with which each weight is read once.
+pub const SKINNY_ROWS: usize = 16;
+
+/// Rows and columns of the output per block.
+const TILE: usize = 16;
+
+/// Largest y dimension of a grid.
+const GRID: usize = 65_535;
+
+/// Destination of a [`SkinnyMatMul`], of shape (rows, columns).
+#[derive(Debug, Clone, Copy)]
+pub enum SkinnyTarget {
+    /// Destination that is overwritten with the product, rounded to `bf16`.
+    Half(DeviceSlice<bf16>),
+    /// Destination that is overwritten with the product.
+    Single(DeviceSlice<f32>),
+    /// Destination to which the product is added.
+    Sum(DeviceSlice<f32>),
+    /// Destination that is overwritten with `gate · sigmoid(gate) · up`, for weights of the gate projection above those
+    /// of the up projection. Bitwise equal to [`SiluMul`](super::SiluMul) of the product in [`Half`](Self::Half).
+    SiluMul(DeviceSlice<bf16>),
+}
+
+/// Product of few rows with a weight matrix, `target = x · Wᵀ`, or `+=`, with sums in `f32`.
+///
+/// A row's result has the same bits for any number of rows, any other rows, and any target: the order of summation
+/// depends on `inner` alone. [`Driver::multiply`](crate::cuda::driver::Driver::multiply) sums in another order.
+#[derive(Debug, Clone, Copy)]
+pub struct SkinnyMatMul {
+    /// Inputs of shape (rows, inner).
+    pub x: DeviceSlice<bf16>,
+    /// Weights of shape (columns, inner); twice as many rows for [`SkinnyTarget::SiluMul`].
+    pub weights: DeviceSlice<bf16>,
+    /// Destination.
+    pub target: SkinnyTarget,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of summed terms, a multiple of 16.
+    pub inner: usize,
+    /// Number of columns of the destination.
+    pub columns: usize,
+}
+
+impl SkinnyMatMul {
+    /// Returns the number of rows of the weight matrix.
+    pub fn weight_rows(&self) -> usize {
+        match self.target {
+            SkinnyTarget::SiluMul(_) => 2 * self.columns,
+            _ => self.columns,
+        }
+    }
+
+    /// Launches the kernel.
+    ///
+    /// # Errors
+    /// [`KernelError`] when a buffer is too small, or from the driver.
+    pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
+        let Self { rows, inner, columns, .. } = *self;
+        let kernel = match self.target {
+            SkinnyTarget::SiluMul(_) => CudaKernel::SkinnySiluMul,
+            _ => CudaKernel::SkinnyMatMul,
+        };
+        kernel.demand(inner.is_multiple_of(16), || format!("{inner} terms: expected a multiple of 16"))?;
+        let most = GRID * TILE;
+        kernel.demand(columns <= most, || format!("{columns} columns: expected at most {most}"))?;
+        kernel.demand(rows <= most && inner <= most, || format!("{rows} rows of {inner}: expected at most {most}"))?;
+        kernel.fits("x", &self.x, rows * inner)?;
+        kernel.fits("weights", &self.weights, self.weight_rows() * inner)?;
+        let arguments = LaunchArguments::new().slice(&self.x).slice(&self.weights);
+        let arguments = match &self.target {
+            SkinnyTarget::Half(to) => {
+                kernel.fits("target", to, rows * columns)?;
+                arguments.slice(to).int(0)
+            }
+            SkinnyTarget::Single(to) => {
+                kernel.fits("target", to, rows * columns)?;
+                arguments.slice(to).int(1)
+            }
+            SkinnyTarget::Sum(to) => {
+                kernel.fits("target", to, rows * columns)?;
+                arguments.slice(to).int(2)
+            }
+            SkinnyTarget::SiluMul(to) => {
+                kernel.fits("target", to, rows * columns)?;
+                arguments.slice(to)
+            }
+        };
+        let arguments = arguments.int(rows as u32).int(inner as u32).int(columns as u32);
+        // Blocks of the same columns are neighbors, so that all but one find the weights in the L2 cache.
+        let blocks = [rows.div_ceil(TILE) as u32, columns.div_ceil(TILE) as u32, 1];
+        // SAFETY: the parameters of `skinny` and `skinny_silu`; sizes were checked.
+        unsafe { arguments.launch(on, kernel, Geometry { blocks, threads: 256, shared: 0 }) }
+    }
+}
