@@ -68,21 +68,21 @@ def table():
     kernels = [Slice(f"kernels-{dim}", 45, f"--parts kernels --head-dims {dim}", blocking=True) for dim in (128, 64, 96, 80)]
     sanitized = [Slice(f"{tool}-128", 75, "--parts kernels --head-dims 128", kind=tool) for tool in ("memcheck", "racecheck")]
     compared = [
-        Slice(f"{part}-{dim}", 60, f"--parts {part} --compared {shape}", judged=True)
+        Slice(f"{part}-{dim}", 90, f"--parts {part} --compared {shape}", judged=True)
         for part in ("agreement", "batches", "training") for dim, shape in ((128, "tiny-128"), (64, "tiny"))
     ]
     stress = [Slice(f"stress-{what}", 60, f"--parts stress-{what} --head-dims 128") for what in ("attention", "cache", "sampler")]
     shapes = (("3b", "qwen2.5-3b"), ("7b", "qwen2.5-7b"))
     timed = [Slice(f"gemm-{name}", 40, f"--parts gemm --shapes {shape}") for name, shape in shapes]
-    timed += [Slice(f"profile-{name}", 60, f"--parts profile --shapes {shape} {RATES}") for name, shape in shapes]
+    timed += [Slice(f"profile-{name}", 120, f"--parts profile --shapes {shape} {RATES}") for name, shape in shapes]
     rates = [
         Slice(
-            f"decode-{name}", 75,
+            f"decode-{name}", 100,
             f"--parts decode --shapes {shape} --sampling greedy,top-p --launch graphs {RATES}", judged=True,
         ) for name, shape in (*shapes, ("135m", "smollm2-135m"))
     ]
-    rates += [Slice(f"prefill-{name}", 45, f"--parts prefill --shapes {shape} --rounds 2", judged=True) for name, shape in shapes]
-    loads = [Slice(f"agentic-{name}", 60, f"--parts agentic --shapes {shape}", judged=True) for name, shape in shapes]
+    rates += [Slice(f"prefill-{name}", 75, f"--parts prefill --shapes {shape} --rounds 2", judged=True) for name, shape in shapes]
+    loads = [Slice(f"agentic-{name}", 75, f"--parts agentic --shapes {shape}", judged=True) for name, shape in shapes]
     peers = [
         Slice("peer-transformers", 105, f"gpu_peer.py --shapes qwen2.5-3b,qwen2.5-7b {RATES} --seconds 90", kind="transformers"),
         *(
@@ -140,7 +140,7 @@ class Run:
         """The command line of a part, or the name of what it lacks."""
         ours = [str(self.program), *one.args.split(), "--json", str(report)]
         if one.kind == "bench-gpu":
-            return [*ours, *HANGS], None
+            return [*ours, *HANGS, "--algorithms", str(self.dir / "algorithms.json")], None
         if one.kind in SANITIZERS:
             tool = self.machine["compute_sanitizer"]
             if not tool:
@@ -176,7 +176,8 @@ class Run:
         names = ("report.json", "stdout.txt", "stderr.txt")
         report, stdout, stderr = (self.dir / name for name in names)
         report.unlink(missing_ok=True)
-        environment = {**os.environ, "RUST_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}
+        # At `info`, the program logs which versions of libraries it uses, and which algorithms it chose.
+        environment = {"WAYMARK_LOG": "info", **os.environ, "RUST_BACKTRACE": "1", "PYTHONUNBUFFERED": "1"}
         if one.kind in OURS and self.machine["library_path"]:
             # PyTorch finds its own libraries, and might take these instead.
             environment["LD_LIBRARY_PATH"] = self.machine["library_path"]

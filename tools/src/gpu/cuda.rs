@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use waymark_engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
+use waymark_models::cuda::algorithms::AlgorithmFile;
 use waymark_models::cuda::kernel::check::{KernelFinding, StressCheck};
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::plan::StepLimits;
@@ -162,10 +163,11 @@ pub(super) fn backend(
     limits: StepLimits,
     graphs: bool,
     limit: Duration,
+    algorithms: Option<AlgorithmFile>,
     team: Arc<Team>,
 ) -> Result<(CudaBackend, LoadTime), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit, algorithms: None };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit, algorithms };
     let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     // The warm-up counts: a server is ready only after it.
@@ -186,10 +188,11 @@ pub(super) fn profiler(
     limits: StepLimits,
     steps: &[UniformBatch],
     limit: Duration,
+    algorithms: Option<AlgorithmFile>,
 ) -> Result<CudaProfiler, CudaError> {
     let blocks = steps.iter().map(UniformBatch::blocks).max();
     // Without graphs, because the kernels of a graph cannot be timed one by one.
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit, algorithms: None };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit, algorithms };
     CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
 }
 
@@ -199,13 +202,13 @@ pub(super) fn agreement(
     ordinal: usize,
     weights: &Weights,
     limit: Duration,
+    algorithms: Option<AlgorithmFile>,
     team: &Arc<Team>,
     found: &mut Vec<Agreement>,
 ) -> anyhow::Result<()> {
     let context = LIMITS.context.min(weights.config().context);
     let limits = StepLimits { context, ..LIMITS };
-    let options =
-        CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit, algorithms: None };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit, algorithms };
     let decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
     let vocab = weights.config().vocab;
@@ -231,12 +234,13 @@ pub(super) fn large_batches(
     ordinal: usize,
     weights: &Weights,
     limit: Duration,
+    algorithms: Option<AlgorithmFile>,
     team: &Arc<Team>,
     found: &mut Vec<Agreement>,
 ) -> anyhow::Result<()> {
     let limits = StepLimits { rows: MAX_ROWS, ..LIMITS };
     let blocks = Some(limits.rows * limits.context.div_ceil(BLOCK));
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: true, limit, algorithms: None };
+    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: true, limit, algorithms };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     decoder.warm_up()?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));

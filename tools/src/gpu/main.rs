@@ -172,6 +172,11 @@ struct Args {
     #[arg(long, default_value_t = 20)]
     search_ms: u64,
 
+    /// File that keeps the algorithms chosen for matrix multiplications. Without it, they are chosen in every run.
+    #[arg(long, value_name = "FILE")]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has algorithms to choose from"))]
+    algorithms: Option<PathBuf>,
+
     /// Folder whose `.cu` files replace the kernels' source files of the same name, to try a change without a build.
     #[arg(long, value_name = "DIR")]
     kernels: Option<PathBuf>,

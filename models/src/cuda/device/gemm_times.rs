@@ -44,8 +44,9 @@ struct GemmBuffers {
 
 impl Gpu {
     /// Measures the seconds of one multiplication of each shape into each target, the best of `rounds` rounds, in this
-    /// order. The multiplications of a round are captured in a graph, as in a decode step, and use different copies of
-    /// the weights as far as 2 GiB hold several. `each` gets every result at once.
+    /// order, by the default algorithms of cuBLAS. The multiplications of a round are captured in a graph, as in a
+    /// decode step, and use different copies of the weights as far as 2 GiB hold several. `each` gets every result at
+    /// once.
     ///
     /// # Errors
     /// [`CudaError::Call`], also when a shape is too large or less than 3 GiB are free.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use waymark_models::cuda::algorithms::AlgorithmFile;
 use waymark_models::cuda::plan::StepLimits;
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::kernel::Team;
@@ -134,7 +135,7 @@ impl Args {
         let limits = self.limits(shape);
         let limit = self.step_args.limit();
         let team = Arc::clone(&target.team);
-        let (backend, ready) = cuda::backend(target.ordinal, shape, limits, graphs, limit, team)?;
+        let (backend, ready) = cuda::backend(target.ordinal, shape, limits, graphs, limit, self.algorithms(), team)?;
         let engine = self.engine(Box::new(backend))?;
         if graphs {
             ledger.report.ready.push(ready);
@@ -157,12 +158,18 @@ impl Args {
         let context = self.prompt + self.tokens / 2;
         let best = target.best.context("the GPU's peak rates are unknown: their measurement failed")?;
         let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
-        let mut profiler = cuda::profiler(target.ordinal, shape, limits, &steps, self.step_args.limit())?;
+        let mut profiler =
+            cuda::profiler(target.ordinal, shape, limits, &steps, self.step_args.limit(), self.algorithms())?;
         for step in steps {
             let found = profiler.profile(step, self.rounds)?;
             report.profiles.push(ProfileReport::new(shape, step, &found, best));
         }
         Ok(())
+    }
+
+    /// Returns the file of chosen algorithms, if any.
+    fn algorithms(&self) -> Option<AlgorithmFile> {
+        self.algorithms.as_ref().map(AlgorithmFile::new)
     }
 
     /// Returns the limits of steps of a shape.
@@ -181,7 +188,9 @@ impl Args {
         };
         let mut found = Vec::new();
         let limit = self.step_args.limit();
-        let compared = catch_panic(|| cuda::agreement(target.ordinal, &weights, limit, &target.team, &mut found));
+        let compared = catch_panic(|| {
+            cuda::agreement(target.ordinal, &weights, limit, self.algorithms(), &target.team, &mut found)
+        });
         report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
         compared
     }
@@ -190,8 +199,16 @@ impl Args {
     fn large_batches(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
         let mut found = Vec::new();
         let limit = self.step_args.limit();
-        let compared =
-            catch_panic(|| cuda::large_batches(target.ordinal, &self.random(false)?, limit, &target.team, &mut found));
+        let compared = catch_panic(|| {
+            cuda::large_batches(
+                target.ordinal,
+                &self.random(false)?,
+                limit,
+                self.algorithms(),
+                &target.team,
+                &mut found,
+            )
+        });
         report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: self.small(), ..agreement }));
         compared
     }

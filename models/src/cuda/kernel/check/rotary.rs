@@ -137,7 +137,7 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str, part: usiz
         context: none,
         tables: bench.put(&places)?,
         stride: stride as u32,
-        bounds: BatchBounds { rows: 2, tokens: count, positions: 64, blocks },
+        bounds: BatchBounds { rows: 2, tokens: count, positions: 64, blocks: BLOCKS * part },
     };
     let len = layout::block_len(kv_heads, dim);
     let cache = bench.reserved::<bf16>(BLOCKS * part * len)?;
