@@ -71,7 +71,7 @@ fn sizes_in_either_form_reach_the_card_bench_and_its_peer() {
 #[test]
 fn a_card_bench_that_hangs_is_ended_and_the_rest_is_done() {
     let dir = tempfile::tempdir().unwrap();
-    let hangs = "echo \"$*\" >>\"$0.txt\"; case \"$*\" in *\"--parts check\") exec sleep 60 ;; esac";
+    let hangs = "echo \"$*\" >>\"$0.txt\"; case \"$*\" in *\"--parts info,check\") exec sleep 60 ;; esac";
     stub(dir.path(), "waymark", hangs);
     stub(dir.path(), "python3", "case \"$*\" in *gpu_peer.py*) echo \"$*\" >>\"$0.txt\" ;; esac");
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
