@@ -26,6 +26,7 @@ pub mod reranker;
 pub mod sampler;
 pub mod tokenizer;
 pub mod weights;
+mod whole_file;
 
 pub use batch::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 pub use error::ModelError;

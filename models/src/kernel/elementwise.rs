@@ -66,7 +66,7 @@ versions! {
     /// (rows, width). `count` is a multiple of 16. Values of -∞ become 0.
     ///
     /// # Panics
-    /// If `width` is 0 or less than `count`.
+    /// If `count` is not a multiple of 16 or exceeds `width`.
     pub fn softmax_columns(x: &mut [f32], width: usize, count: usize) = softmax_columns_body;
 
     /// Computes `x = eˣ` in place, with a relative error below 1e-6. Below -87.3 the result is 0, above 88.7 it is

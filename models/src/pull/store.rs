@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Progress, PullError};
-use crate::catalog;
+use crate::{catalog, whole_file};
 
 /// A folder of verified files. A record next to them holds the hashes and modification times, so that starting does
 /// not have to read hundreds of megabytes again.
@@ -98,7 +98,7 @@ impl Store {
     /// Pins the files to a commit.
     pub(super) fn pin(&self, commit: &str) -> Result<(), PullError> {
         let path = self.path(COMMIT);
-        write_whole(&path, &self.path(".commit.new"), commit.as_bytes())
+        whole_file::write(&path, &self.path(".commit.new"), commit.as_bytes()).map_err(PullError::io(&path))
     }
 
     /// Files as they were recorded.
@@ -218,7 +218,7 @@ impl Store {
         let note = self.path(NOTE);
         let fresh = self.path(".checked.new");
         let text = serde_json::to_vec_pretty(&records).map_err(io::Error::from).map_err(PullError::io(&note))?;
-        write_whole(&note, &fresh, &text)?;
+        whole_file::write(&note, &fresh, &text).map_err(PullError::io(&note))?;
         match fs::remove_dir_all(self.partial()) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(PullError::Io { path: self.partial(), source })
@@ -226,17 +226,6 @@ impl Store {
             _ => Ok(()),
         }
     }
-}
-
-/// Writes a file aside and renames it: a crash leaves the old file or the new one, never half of it.
-fn write_whole(path: &Path, fresh: &Path, bytes: &[u8]) -> Result<(), PullError> {
-    let write = || {
-        let mut file = File::create(fresh)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(fresh, path)
-    };
-    write().map_err(PullError::io(path))
 }
 
 fn wrong(file: &catalog::File, origin: &str, found: String) -> PullError {

@@ -1,13 +1,14 @@
 //! The file of chosen algorithms.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, AlgorithmScope, AlgorithmTable, MatMulShape};
+use crate::whole_file;
 
 /// Maximum size of the file in bytes; a larger one is not read.
 const MAX_BYTES: u64 = 8 << 20;
@@ -79,12 +80,7 @@ impl AlgorithmFile {
         }
         // Another process may write at the same time.
         let fresh = self.0.with_extension(format!("{}.part", process::id()));
-        let written = File::create(&fresh).and_then(|mut file| {
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &self.0)
-        });
-        written.inspect_err(|_| drop(fs::remove_file(&fresh)))
+        whole_file::write(&self.0, &fresh, &bytes)
     }
 }
 

@@ -30,7 +30,7 @@ impl Gpu {
     /// Results are appended to `findings` immediately.
     ///
     /// # Errors
-    /// As for [`Self::check`], also when the GPU has too little free memory.
+    /// The errors of [`check`](Self::check), and an error when the GPU has too little free memory.
     pub fn stress(
         &self,
         dim: usize,

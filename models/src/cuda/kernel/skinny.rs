@@ -74,24 +74,17 @@ impl SkinnyMatMul {
         kernel.demand(rows <= most && inner <= most, || format!("{rows} rows of {inner}: expected at most {most}"))?;
         kernel.fits("x", &self.x, rows * inner)?;
         kernel.fits("weights", &self.weights, self.weight_rows() * inner)?;
+        let size = rows * columns;
+        match &self.target {
+            SkinnyTarget::Half(to) | SkinnyTarget::SiluMul(to) => kernel.fits("target", to, size)?,
+            SkinnyTarget::Single(to) | SkinnyTarget::Sum(to) => kernel.fits("target", to, size)?,
+        }
         let arguments = LaunchArguments::new().slice(&self.x).slice(&self.weights);
         let arguments = match &self.target {
-            SkinnyTarget::Half(to) => {
-                kernel.fits("target", to, rows * columns)?;
-                arguments.slice(to).int(0)
-            }
-            SkinnyTarget::Single(to) => {
-                kernel.fits("target", to, rows * columns)?;
-                arguments.slice(to).int(1)
-            }
-            SkinnyTarget::Sum(to) => {
-                kernel.fits("target", to, rows * columns)?;
-                arguments.slice(to).int(2)
-            }
-            SkinnyTarget::SiluMul(to) => {
-                kernel.fits("target", to, rows * columns)?;
-                arguments.slice(to)
-            }
+            SkinnyTarget::Half(to) => arguments.slice(to).int(0),
+            SkinnyTarget::Single(to) => arguments.slice(to).int(1),
+            SkinnyTarget::Sum(to) => arguments.slice(to).int(2),
+            SkinnyTarget::SiluMul(to) => arguments.slice(to),
         };
         let arguments = arguments.int(rows as u32).int(inner as u32).int(columns as u32);
         // Blocks of the same columns are neighbors, so that all but one find the weights in the L2 cache.
