@@ -125,8 +125,8 @@ pub trait Backend: Send {
     }
 
     /// Begins a pass. `picks` has an entry for each row of logits that the batch wants; where the entry is `Some`, the
-    /// backend may draw the token itself. At most one pass is in flight, and the engine calls no other method before it
-    /// has collected the pass.
+    /// backend may draw the token itself or return the row's logits. At most one pass is in flight, and the engine calls
+    /// no other method before it has collected the pass.
     ///
     /// # Errors
     /// [`BackendError`] when the pass could not begin; then it must not be collected.

@@ -5,16 +5,18 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
-use waymark_models::sampler::{SamplingParams, TokenMask};
+use waymark_models::sampler::{Pick, SamplingParams, TokenMask};
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
+use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
-use super::backend::Backend;
+use super::backend::{Backend, BackendError, BackendSpec, PassOutput};
 use super::command::{EngineCommand, Fork, Submission};
 use super::config::EngineConfig;
 use super::constraint::{Constraint, ConstraintState};
@@ -307,6 +309,86 @@ fn a_device_that_draws_writes_the_same_with_proposed_tokens() {
     let (found, counters) = outputs(mock(), 4, &requests);
     assert_eq!(found, expected);
     assert!(counters.lookup_accepted_tokens_total.get() > 0);
+}
+
+/// A decoder on the CPU that draws tokens itself where it gets instructions, as a GPU does.
+struct Drawing {
+    backend: Box<dyn Backend>,
+    picks: Vec<Option<Pick>>,
+    /// Number of tokens drawn, and of those with an adjustment.
+    drawn: Arc<[AtomicUsize; 2]>,
+}
+
+impl Backend for Drawing {
+    fn spec(&self) -> &BackendSpec {
+        self.backend.spec()
+    }
+
+    fn forward(&mut self, batch: &ForwardBatch, logits: &mut Logits) -> Result<(), BackendError> {
+        self.backend.forward(batch, logits)
+    }
+
+    fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {
+        self.backend.load_adapter(dir)
+    }
+
+    fn unload_adapter(&mut self, slot: AdapterSlot) {
+        self.backend.unload_adapter(slot);
+    }
+
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
+        self.backend.copy_block(from, to)
+    }
+
+    fn overlaps(&self) -> bool {
+        true
+    }
+
+    fn submit(
+        &mut self,
+        batch: &ForwardBatch,
+        picks: &[Option<Pick>],
+        output: &mut PassOutput,
+    ) -> Result<(), BackendError> {
+        self.picks = picks.to_vec();
+        self.backend.forward(batch, &mut output.logits)
+    }
+
+    fn collect(&mut self, output: &mut PassOutput) -> Result<(), BackendError> {
+        let all = std::mem::take(&mut output.logits);
+        let draw = |(pick, row): (&Option<Pick>, usize)| pick.as_ref().map(|pick| pick.choose(all.row(row)));
+        output.drawn = self.picks.iter().zip(0..).map(draw).collect();
+        let left: Vec<usize> =
+            (0..all.rows()).filter(|&row| output.drawn.get(row).is_none_or(Option::is_none)).collect();
+        output.logits.reset(all.vocab(), left.len());
+        for (to, from) in left.into_iter().enumerate() {
+            output.logits.row_mut(to).copy_from_slice(all.row(from));
+        }
+        let drawn = || self.picks.iter().flatten();
+        self.drawn[0].fetch_add(drawn().count(), Ordering::Relaxed);
+        self.drawn[1].fetch_add(drawn().filter(|pick| pick.adjustment.is_some()).count(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_device_draws_constrained_and_penalized_tokens_as_the_engine_does() {
+    let mut requests = requests();
+    requests.push(Generate { min_tokens: 30, eos: (0..200).collect(), ..requests[3].clone() });
+    requests.push(Generate { min_tokens: 9, eos: vec![2, 4], ..requests[13].clone() });
+    let (expected, _) = outputs(cpu(256), 0, &requests);
+    for lookup_tokens in [0, 4] {
+        let drawn = Arc::default();
+        let backend = Drawing { backend: cpu(256), picks: Vec::new(), drawn: Arc::clone(&drawn) };
+        let (found, counters) = outputs(Box::new(backend), lookup_tokens, &requests);
+        for (request, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "request {request} with up to {lookup_tokens} proposed tokens");
+        }
+        let [drawn, adjusted] = drawn.each_ref().map(|count| count.load(Ordering::Relaxed));
+        // Only rows with alternatives, and those whose mask was late, are left to the engine.
+        let sampled = counters.decode_tokens_total.get() as usize;
+        assert!(adjusted > sampled / 3 && drawn > adjusted, "{drawn} of {sampled} drawn, {adjusted} adjusted");
+    }
 }
 
 #[test]

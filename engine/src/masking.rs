@@ -22,6 +22,10 @@ const THREADS: usize = 2;
 /// the step.
 const MASK_TIMEOUT: Duration = Duration::from_millis(2);
 
+/// Maximum time that all rows of a step together wait for their masks before the step is submitted. A row whose mask is
+/// ready is sampled by the backend; the logits of the others are copied back and sampled when their masks are ready.
+const SUBMIT_TIMEOUT: Duration = Duration::from_micros(500);
+
 /// Pool of mask threads, started with the first constrained turn.
 #[derive(Debug, Default)]
 pub(super) struct Masks {
@@ -76,6 +80,11 @@ impl Masks {
     /// Returns the time until which a step whose logits are ready waits for masks.
     pub(super) fn deadline() -> Instant {
         Instant::now() + MASK_TIMEOUT
+    }
+
+    /// Returns the time until which a step that is about to be submitted waits for masks.
+    pub(super) fn submit_deadline() -> Instant {
+        Instant::now() + SUBMIT_TIMEOUT
     }
 
     /// Begins a turn: a mask thread starts to compute its first mask.

@@ -12,6 +12,7 @@ use waymark_models::{AdapterSlot, ForwardBatch, LogitPositions, Logits};
 
 use super::backend::{Backend, BackendError, PassOutput, RecordedSteps};
 use super::counters::Counters;
+use super::masking::Masks;
 use super::scheduler::{PlannedRow, ScheduledSession};
 use super::worker::panic_message;
 
@@ -23,6 +24,8 @@ pub(super) struct PassRunner {
     /// Tokens of the current row, with the proposed ones at the end.
     tokens: Vec<u32>,
     picks: Vec<Option<Pick>>,
+    /// Time until which the rows of the batch wait for their masks.
+    mask_deadline: Instant,
     output: PassOutput,
     /// Time at which the last pass ended. `None` once the next pass begins, an adapter is loaded, the weights are
     /// replaced, or the engine is idle.
@@ -40,6 +43,7 @@ impl PassRunner {
             batch: ForwardBatch::new(),
             tokens: Vec::new(),
             picks: Vec::new(),
+            mask_deadline: Instant::now(),
             output: PassOutput::default(),
             last_pass_end: None,
             recorded: RecordedSteps::default(),
@@ -64,6 +68,7 @@ impl PassRunner {
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.picks.clear();
+        self.mask_deadline = Masks::submit_deadline();
     }
 
     /// Adds the row of a session to the batch.
@@ -82,7 +87,10 @@ impl PassRunner {
         if row.samples {
             // A synchronous backend draws no tokens, so its sessions need no pick.
             let draws = self.backend.overlaps();
-            self.picks.extend((0..=row.proposed).map(|offset| if draws { session.pick(offset) } else { None }));
+            let vocab = self.backend.spec().vocab;
+            let until = self.mask_deadline;
+            let pick = |offset: usize| if draws { session.pick(offset, vocab, until) } else { None };
+            self.picks.extend((0..=row.proposed).map(pick));
         }
     }
 

@@ -5,7 +5,7 @@ use std::slice;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use waymark_models::sampler::{Pick, Sampled, Sampler};
+use waymark_models::sampler::{Pick, Sampled, Sampler, TokenMask};
 
 use super::command::{Permit, Submission};
 use super::draw::Drawn;
@@ -26,6 +26,8 @@ pub(super) struct RunningTurn {
     matcher: Matcher,
     /// The masks of a constrained turn.
     masking: Option<Masking>,
+    /// Mask of the next token, once it was taken for a [`pick`](Self::pick).
+    mask: Option<Result<Option<TokenMask>, EngineError>>,
     outbox: Outbox,
     /// Length of the sequence when the turn began.
     begin: usize,
@@ -43,7 +45,19 @@ impl RunningTurn {
         let Submission { generate, outbox, submitted, stage, permit, .. } = submission;
         let sampler = Sampler::new(generate.sampling.clone());
         let matcher = Matcher::default();
-        Self { generate, sampler, matcher, masking, outbox, begin, submitted, stage, started: false, permit }
+        Self {
+            generate,
+            sampler,
+            matcher,
+            masking,
+            mask: None,
+            outbox,
+            begin,
+            submitted,
+            stage,
+            started: false,
+            permit,
+        }
     }
 
     pub(super) fn submitted(&self) -> Instant {
@@ -83,18 +97,39 @@ impl RunningTurn {
         left.min(self.outbox.room()).saturating_sub(1)
     }
 
-    /// Returns parameters with which the backend may choose the token `offset` positions after the next one of a
-    /// sequence of `len` tokens. `None` if the choice is restricted, or needs more than one row of logits.
-    pub(super) fn pick(&mut self, len: usize, offset: usize) -> Option<Pick> {
-        let forced = self.sampled(len) + offset < self.generate.force.len();
-        let Generate { allow, constraint, min_tokens, .. } = &self.generate;
-        let early = self.sampled(len) + offset < *min_tokens;
-        if forced || early || allow.is_some() || constraint.is_some() { None } else { self.sampler.pick_ahead(offset) }
+    /// Returns instructions with which the backend may choose the token that follows the tokens `ids` of a sequence and
+    /// then `ahead`, among `vocab` tokens. Waits for the token's mask until `until`. `None` if the mask is late, or if
+    /// the choice needs the logits.
+    pub(super) fn pick(&mut self, ids: &[u32], ahead: &[u32], vocab: usize, until: Instant) -> Option<Pick> {
+        if let Some(masking) = self.masking.as_ref().filter(|_| self.mask.is_none()) {
+            match masking.wait(until) {
+                MaskWait::Mask(mask) => self.mask = Some(Ok(mask)),
+                MaskWait::Failed(error) => self.mask = Some(Err(error)),
+                MaskWait::Late => return None,
+            }
+        }
+        let mask = match &self.mask {
+            None => None,
+            // There is one mask, that of the next token.
+            Some(Ok(mask)) if ahead.is_empty() => mask.clone(),
+            Some(_) => return None,
+        };
+        let history = &ids[self.begin..];
+        let position = history.len() + ahead.len();
+        let Generate { force, allow, min_tokens, .. } = &self.generate;
+        let choices = match (force.get(position), mask) {
+            (Some(id), _) => Some(TokenMask::of(slice::from_ref(id), vocab)),
+            (None, mask) if position < *min_tokens => Some(self.generate.early_mask(mask, vocab)),
+            (None, Some(mask)) => Some(mask),
+            (None, None) => allow.as_deref().map(|ids| TokenMask::of(ids, vocab)),
+        };
+        self.sampler.pick_adjusted(history, ahead, choices, vocab)
     }
 
     /// Records that the backend has drawn the next token by its [`pick`](Self::pick).
     pub(super) fn picked(&mut self) {
         self.sampler.picked();
+        self.mask = None;
     }
 
     /// Returns the tokens sampled in this turn, given the tokens of its sequence.
@@ -105,7 +140,8 @@ impl RunningTurn {
     /// Chooses the token that follows the turn's tokens `history`. Waits for its mask until `until`. A panic fails this
     /// turn only.
     pub(super) fn draw(&mut self, logits: &[f32], history: &[u32], until: Instant) -> Drawn {
-        let mask = match self.masking.as_ref().map(|masking| masking.wait(until)) {
+        let taken = self.mask.take().map(|taken| taken.map_or_else(MaskWait::Failed, MaskWait::Mask));
+        let mask = match taken.or_else(|| self.masking.as_ref().map(|masking| masking.wait(until))) {
             None => None,
             Some(MaskWait::Mask(mask)) => mask,
             Some(MaskWait::Late) => return Drawn::Late,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use waymark_models::Logits;
 use waymark_models::adaptive_wait::AdaptiveWait;
-use waymark_models::sampler::{Pick, SampleError, Sampled};
+use waymark_models::sampler::Pick;
 
 use crate::backend::{BackendError, PassOutput};
 
@@ -38,9 +38,9 @@ impl MockPass {
     pub(super) fn land(self, output: &mut PassOutput) -> Result<(), BackendError> {
         self.result?;
         let rows = self.logits.rows();
-        let pick = |row: usize| self.picks.get(row).copied().flatten();
+        let pick = |row: usize| self.picks.get(row).and_then(Option::as_ref);
         output.drawn.clear();
-        output.drawn.extend((0..rows).map(|row| pick(row).map(|_| draw(self.logits.row(row)))));
+        output.drawn.extend((0..rows).map(|row| pick(row).map(|pick| pick.choose(self.logits.row(row)))));
         let left: Vec<usize> = (0..rows).filter(|&row| pick(row).is_none()).collect();
         output.logits.reset(self.logits.vocab(), left.len());
         for (to, from) in left.into_iter().enumerate() {
@@ -48,15 +48,4 @@ impl MockPass {
         }
         Ok(())
     }
-}
-
-/// Draws the most probable token. With the default confidence, sampling would nearly always choose the same.
-fn draw(logits: &[f32]) -> Result<Sampled, SampleError> {
-    if logits.iter().any(|logit| logit.is_nan()) {
-        return Err(SampleError::NotFinite);
-    }
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f32 = logits.iter().map(|logit| (logit - max).exp()).sum();
-    let id = logits.iter().position(|logit| *logit == max).unwrap_or(0) as u32;
-    Ok(Sampled { id, logprob: -sum.ln(), top: Vec::new() })
 }

@@ -68,11 +68,12 @@ impl ScheduledSession {
         self.adapter.map(|adapter| adapter.slot)
     }
 
-    /// Returns the parameters with which the backend itself may choose the token `offset` positions after the next one;
-    /// see [`RunningTurn::pick`].
-    pub(crate) fn pick(&mut self, offset: usize) -> Option<Pick> {
-        let len = self.sequence.len();
-        self.turn.as_mut().and_then(|turn| turn.pick(len, offset))
+    /// Returns the instructions with which the backend itself may choose the token after the sequence and its first
+    /// `offset` proposed tokens; see [`RunningTurn::pick`].
+    pub(crate) fn pick(&mut self, offset: usize, vocab: usize, until: Instant) -> Option<Pick> {
+        let Self { sequence, lookup, turn, .. } = self;
+        let ahead = lookup.proposal().get(..offset)?;
+        turn.as_mut().and_then(|turn| turn.pick(sequence.ids(), ahead, vocab, until))
     }
 
     /// Rewinds the sequence so that its last token, whose logits were not used, is computed again.

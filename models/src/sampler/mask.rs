@@ -54,7 +54,7 @@ impl TokenMask {
     }
 
     /// Bits of one word, without those beyond the length.
-    fn word(&self, at: usize) -> u32 {
+    pub(crate) fn word(&self, at: usize) -> u32 {
         let word = self.words.get(at).copied().unwrap_or(0);
         match self.len.saturating_sub(at * 32) {
             0 => 0,

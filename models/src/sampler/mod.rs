@@ -3,6 +3,7 @@
 //! The steps are, in order: penalties and bias, allow-list or mask, temperature, min-p, top-k, top-p. Reported
 //! log-probabilities are always those of the model itself: raw logits at temperature 1, unfiltered.
 
+mod adjustment;
 mod distribution;
 mod mask;
 mod params;
@@ -15,8 +16,10 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+pub use adjustment::{AdjustedToken, LogitAdjustment};
 pub use mask::TokenMask;
 pub use params::SamplingParams;
+pub use penalty::Penalties;
 pub use pick::Pick;
 
 use distribution::{LogitSummary, argmax, highest, top};

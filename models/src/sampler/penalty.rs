@@ -1,6 +1,39 @@
 //! Penalties on logits for tokens that have occurred.
 
 use super::SamplingParams;
+use super::adjustment::{AdjustedToken, LogitAdjustment};
+
+/// Strengths of the penalties on tokens that have occurred; see [`SamplingParams`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Penalties {
+    /// Divisor of positive and factor of other logits.
+    pub repetition: f32,
+    /// Amount subtracted for each occurrence.
+    pub frequency: f32,
+    /// Amount subtracted once.
+    pub presence: f32,
+}
+
+impl Penalties {
+    pub(super) fn of(params: &SamplingParams) -> Self {
+        Self {
+            repetition: params.repetition_penalty,
+            frequency: params.frequency_penalty,
+            presence: params.presence_penalty,
+        }
+    }
+
+    /// Penalizes the logit of a token that has occurred.
+    pub(super) fn apply(self, occurrences: u32, logit: &mut f32) {
+        // CTRL divides all logits; multiplying negative ones keeps the penalty from raising their probability.
+        if *logit > 0.0 {
+            *logit /= self.repetition;
+        } else {
+            *logit *= self.repetition;
+        }
+        *logit -= self.frequency * occurrences as f32 + self.presence;
+    }
+}
 
 /// Counter of occurrences that does not allocate per token.
 #[derive(Debug, Clone, Default)]
@@ -13,18 +46,12 @@ impl Penalty {
     /// Applies the penalties for `history` and then the bias, in place. Ignores IDs outside the vocabulary.
     pub(super) fn apply(&mut self, params: &SamplingParams, history: &[u32], logits: &mut [f32]) {
         if params.penalizes() {
-            self.counts.resize(logits.len(), 0);
+            let penalties = Penalties::of(params);
+            self.count(logits.len(), history);
             for &id in history {
-                if let Some(count) = self.counts.get_mut(id as usize) {
-                    *count += 1;
-                }
-            }
-            for &id in history {
-                let Some(count) = self.counts.get_mut(id as usize) else { continue };
-                // The first visit clears the count, so that each token is penalized once.
-                let occurrences = std::mem::take(count);
+                let occurrences = self.take(id);
                 if occurrences > 0 {
-                    penalize(params, occurrences, &mut logits[id as usize]);
+                    penalties.apply(occurrences, &mut logits[id as usize]);
                 }
             }
         }
@@ -34,16 +61,56 @@ impl Penalty {
             }
         }
     }
-}
 
-fn penalize(params: &SamplingParams, occurrences: u32, logit: &mut f32) {
-    // CTRL divides all logits; multiplying negative ones keeps the penalty from raising their probability.
-    if *logit > 0.0 {
-        *logit /= params.repetition_penalty;
-    } else {
-        *logit *= params.repetition_penalty;
+    /// Lists the tokens that [`apply`](Self::apply) would change for a history in two parts. `None` if there are more
+    /// than [`LogitAdjustment::MAX_TOKENS`], or if a token has several biases, whose sum depends on the logit.
+    pub(super) fn list(
+        &mut self,
+        params: &SamplingParams,
+        history: [&[u32]; 2],
+        vocab: usize,
+    ) -> Option<Vec<AdjustedToken>> {
+        let mut biases: Vec<(u32, Option<f32>)> = params
+            .logit_bias
+            .iter()
+            .map(|&(id, bias)| (id, Some(bias)))
+            .filter(|&(id, _)| (id as usize) < vocab)
+            .collect();
+        biases.sort_unstable_by_key(|&(id, _)| id);
+        if biases.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return None;
+        }
+        let mut tokens = Vec::new();
+        if params.penalizes() {
+            history.iter().for_each(|part| self.count(vocab, part));
+            for &id in history.into_iter().flatten() {
+                let count = self.take(id);
+                if count > 0 {
+                    let at = biases.binary_search_by_key(&id, |&(id, _)| id).ok();
+                    let bias = at.and_then(|at| biases[at].1.take()).unwrap_or(0.0);
+                    tokens.push(AdjustedToken { id, count, bias });
+                }
+            }
+        }
+        let biased = biases.into_iter().filter_map(|(id, bias)| Some(AdjustedToken { id, count: 0, bias: bias? }));
+        tokens.extend(biased);
+        (tokens.len() <= LogitAdjustment::MAX_TOKENS).then_some(tokens)
     }
-    *logit -= params.frequency_penalty * occurrences as f32 + params.presence_penalty;
+
+    /// Counts tokens of a vocabulary.
+    fn count(&mut self, vocab: usize, history: &[u32]) {
+        self.counts.resize(vocab, 0);
+        for &id in history {
+            if let Some(count) = self.counts.get_mut(id as usize) {
+                *count += 1;
+            }
+        }
+    }
+
+    /// Returns the count of a token and clears it, so that each token is visited once.
+    fn take(&mut self, id: u32) -> u32 {
+        self.counts.get_mut(id as usize).map_or(0, std::mem::take)
+    }
 }
 
 #[cfg(test)]

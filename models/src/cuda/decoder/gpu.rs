@@ -194,8 +194,9 @@ impl CudaDecoder {
         self.runner.copy_block(from, to)
     }
 
-    /// Starts a step. `picks` holds the sampling settings for each row of logits; for rows without settings
-    /// [`collect`](Self::collect) returns the logits.
+    /// Starts a step. `picks` holds the sampling settings for each row of logits; for rows without settings,
+    /// or with an adjustment of more than [`LogitAdjustment::MAX_TOKENS`](crate::sampler::LogitAdjustment::MAX_TOKENS)
+    /// tokens, [`collect`](Self::collect) returns the logits.
     ///
     /// # Errors
     /// [`CudaError::Model`], before the step starts, when the batch is too large or names something that does not
@@ -209,7 +210,7 @@ impl CudaDecoder {
         let bytes = bytemuck::cast_slice_mut(upload.values_mut());
         let step = writer.fill(batch, picks, |slot| runner.holds(slot), bucket, bytes)?;
         self.sampled_on_gpu.clear();
-        self.sampled_on_gpu.extend((0..batch.logit_rows()).map(|row| picks.get(row).is_some_and(Option::is_some)));
+        self.sampled_on_gpu.extend_from_slice(self.writer.sampled());
         if batch.is_empty() {
             return Ok(());
         }

@@ -172,6 +172,9 @@ impl<D: Driver> StepRunner<D> {
         SampleTokens {
             logits,
             settings: self.layout_slice(self.step_layout.samples),
+            adjustments: self.layout_slice(self.step_layout.adjustments),
+            adjusted: self.step_layout.adjustments.len(),
+            scratch: self.work(buffers.sampling),
             ids: self.results_third(0),
             logprobs: self.work(Placement::new(buffers.results.part(most, most).first(), most)),
             status: self.results_third(2),

@@ -166,8 +166,14 @@ kernels! {
     LoraExpand = "lora_expand",
     /// [`LoraExpand`](super::LoraExpand) into `f32`.
     LoraExpandStream = "lora_expand_stream",
-    /// [`SampleTokens`](super::SampleTokens).
-    SampleTokens = "sample",
+    /// Adjusted logits and partial maxima of [`SampleTokens`](super::SampleTokens).
+    SampleScan = "sample_scan",
+    /// Partial weights of [`SampleTokens`](super::SampleTokens).
+    SampleWeigh = "sample_weigh",
+    /// Lists of candidates of [`SampleTokens`](super::SampleTokens).
+    SampleGather = "sample_gather",
+    /// Choices of [`SampleTokens`](super::SampleTokens).
+    SampleChoose = "sample_choose",
     /// [`ScoreTargets`](super::ScoreTargets).
     ScoreTargets = "score",
     /// [`ScoreTargetsBackward`](super::ScoreTargetsBackward).
@@ -195,7 +201,7 @@ impl CudaKernel {
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` when it exceeds 48 KiB.
     pub fn largest_shared(self) -> u32 {
         match self {
-            Self::SampleTokens => super::sample::SHARED,
+            Self::SampleChoose => super::sample::SHARED,
             _ => 0,
         }
     }

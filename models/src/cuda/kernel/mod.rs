@@ -61,6 +61,6 @@ pub use launch::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 pub use lora::{LoraExpand, LoraFactors, LoraOut, LoraShrink, LoraTile, lora_tiles};
 pub use norm::RmsNorm;
 pub use rotary::Rotary;
-pub use sample::{SampleRow, SampleStatus, SampleTokens};
+pub use sample::{Adjustment, SampleKind, SampleRow, SampleStatus, SampleTokens};
 pub use score::{SCORES, ScoreTargets, ScoreTargetsBackward};
 pub use skinny::{SKINNY_ROWS, SkinnyMatMul, SkinnyTarget};

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::{fs, io};
 
 /// Source files of the module, in order.
-pub const PARTS: [(&str, &str); 14] = [
+pub const PARTS: [(&str, &str); 18] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),
     ("embed.cu", include_str!("cu/embed.cu")),
@@ -15,6 +15,10 @@ pub const PARTS: [(&str, &str); 14] = [
     ("attention.cu", include_str!("cu/attention.cu")),
     ("skinny.cu", include_str!("cu/skinny.cu")),
     ("lora.cu", include_str!("cu/lora.cu")),
+    ("sample_row.cu", include_str!("cu/sample_row.cu")),
+    ("sample_scan.cu", include_str!("cu/sample_scan.cu")),
+    ("sample_bins.cu", include_str!("cu/sample_bins.cu")),
+    ("sample_search.cu", include_str!("cu/sample_search.cu")),
     ("sample.cu", include_str!("cu/sample.cu")),
     ("score.cu", include_str!("cu/score.cu")),
     ("convert.cu", include_str!("cu/convert.cu")),

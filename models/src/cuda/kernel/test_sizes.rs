@@ -287,10 +287,13 @@ fn the_other_kernels_refuse_buffers_that_are_too_small() {
     refuses("narrow_all", |make, on| {
         NarrowToBf16 { from: make.make("from", 16), to: make.make("to", 16), count: 16 }.launch(on)
     });
-    refuses("sample", |make, on| {
+    refuses("sample_scan", |make, on| {
         SampleTokens {
             logits: make.make("logits", ROWS * 10),
             settings: make.make("settings", ROWS),
+            adjustments: make.make("adjustments", 4),
+            adjusted: 4,
+            scratch: make.make("scratch", ROWS * SampleTokens::SCRATCH),
             ids: make.make("ids", ROWS),
             logprobs: make.make("logprobs", ROWS),
             status: make.make("status", ROWS),

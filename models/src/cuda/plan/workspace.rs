@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::{Placement, PlacementAllocator, StepLimits};
-use crate::cuda::kernel::{AttendDecode, LoraFactors};
+use crate::cuda::kernel::{AttendDecode, LoraFactors, SampleTokens};
 use crate::decoder::DecoderConfig;
 
 /// Maximum number of loaded adapters.
@@ -41,6 +41,8 @@ pub struct WorkspaceLayout {
     pub factors: Placement<LoraFactors>,
     /// Logits of shape (rows that want logits, vocab).
     pub logits: Placement<f32>,
+    /// Intermediate results of sampling.
+    pub sampling: Placement<u64>,
     /// Results of sampling: ids, log-probabilities, and status, a third each.
     pub results: Placement<u32>,
     /// Total bytes.
@@ -66,6 +68,7 @@ impl WorkspaceLayout {
             small: allocator.place(tokens * MAX_STACKED * MAX_RANK),
             factors: allocator.place(config.layers * SITES * MAX_ADAPTERS),
             logits: allocator.place(rows * config.vocab),
+            sampling: allocator.place(rows * SampleTokens::SCRATCH),
             results: allocator.place(3 * rows),
             bytes: allocator.bytes(),
         }

@@ -44,7 +44,9 @@ impl WorkKind {
             CudaKernel::AttendDecode | CudaKernel::AttendPrefill => Self::Attention,
             CudaKernel::SiluMul => Self::Activation,
             CudaKernel::LoraShrink | CudaKernel::LoraExpand | CudaKernel::LoraExpandStream => Self::Adapters,
-            CudaKernel::SampleTokens => Self::Sampling,
+            CudaKernel::SampleScan | CudaKernel::SampleWeigh | CudaKernel::SampleGather | CudaKernel::SampleChoose => {
+                Self::Sampling
+            }
             CudaKernel::ScoreTargets
             | CudaKernel::ScoreTargetsBackward
             | CudaKernel::WidenToF32

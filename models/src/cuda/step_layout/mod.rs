@@ -4,6 +4,7 @@
 //! of it are copied ([`StepLayout::pieces`]). Rows with one new token come before the others, as decoding attention
 //! requires; logits keep the order of the batch.
 
+mod adjustments;
 mod writer;
 
 use crate::batch::BLOCK;
@@ -39,6 +40,8 @@ pub struct StepLayout {
     pub order: Placement<u32>,
     /// LoRA tiles.
     pub lora: Placement<LoraTile>,
+    /// Masks, and lists of penalized and biased tokens, one after the other, of the rows of logits that have them.
+    pub adjustments: Placement<u32>,
     /// Number of entries from one row's table to the next.
     pub stride: usize,
     /// Total bytes.
@@ -67,7 +70,7 @@ impl StepLayout {
     /// takes less time than another copy.
     pub fn pieces(&self, step: &StepShape) -> Vec<CopyRect> {
         let span = |first: usize, end: usize| CopyRect { first, width: end - first, pitch: end - first, rows: 1 };
-        let mut pieces = Vec::with_capacity(4);
+        let mut pieces = Vec::with_capacity(5);
         // The three parts per token are equally far apart.
         let apart = self.positions.first() - self.tokens.first();
         let used = step.tokens * size_of::<u32>();
@@ -91,6 +94,9 @@ impl StepLayout {
             let tiles = if step.decode { step.tokens } else { step.lora };
             pieces.push(span(self.order.first(), self.lora.part(0, tiles).end()));
         }
+        if step.adjusted > 0 {
+            pieces.push(span(self.adjustments.first(), self.adjustments.part(0, step.adjusted).end()));
+        }
         pieces
     }
 
@@ -112,6 +118,7 @@ impl StepLayout {
             tables: allocator.place(rows * stride),
             order: allocator.place(tokens),
             lora: allocator.place(tokens),
+            adjustments: allocator.place(rows * adjustments::most_words(config.vocab)),
             stride,
             bytes: allocator.bytes(),
         }

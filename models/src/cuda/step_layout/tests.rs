@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -8,7 +10,7 @@ use crate::batch::{AdapterSlot, ForwardBatch, LogitPositions};
 use crate::cuda::bucket::Buckets;
 use crate::cuda::kernel::NONE;
 use crate::decoder::RopeScaling;
-use crate::sampler::Pick;
+use crate::sampler::{AdjustedToken, LogitAdjustment, Penalties, Pick, TokenMask};
 
 const LIMITS: StepLimits = StepLimits { rows: 20, tokens: 200, context: 100 };
 const BLOCKS: usize = 140;
@@ -119,7 +121,7 @@ fn a_decode_step_is_padded_to_its_bucket() {
     let rows: Vec<_> = (0..9).map(|row| (row, 1, (row == 4).then_some(2), LogitPositions::Last)).collect();
     let batch = batch(&rows);
     let mut memory = Memory::new();
-    let pick = Pick { temperature: 0.5, top_k: 3, top_p: 0.9, min_p: 0.1, draw: 0.25 };
+    let pick = Pick { temperature: 0.5, top_k: 3, top_p: 0.9, min_p: 0.1, draw: 0.25, adjustment: None };
     let step = memory.fill(&batch, &[None, Some(pick)]).unwrap();
     let layout = *memory.writer.layout();
     assert!(step.decode);
@@ -136,6 +138,41 @@ fn a_decode_step_is_padded_to_its_bucket() {
     assert_eq!((tiles[0].adapter, tiles[0].count, tiles[1].adapter, tiles[15].adapter), (2, 1, NONE, NONE));
     assert_eq!(memory.get(layout.order, 1), [4]);
     assert_eq!((step.rows, step.width), (9, 1));
+}
+
+#[test]
+fn masks_and_lists_follow_each_other_and_only_they_are_copied() {
+    let rows: Vec<_> = (0..4).map(|row| (row, 1, None, LogitPositions::Last)).collect();
+    let mut memory = Memory::new();
+    let penalties = Penalties { repetition: 1.5, frequency: 0.25, presence: 0.5 };
+    let tokens = vec![AdjustedToken { id: 7, count: 2, bias: 0.0 }, AdjustedToken { id: 499, count: 0, bias: -1.5 }];
+    // The mask is shorter than the vocabulary: tokens beyond it are forbidden.
+    let mask = Some(TokenMask::of(&[0, 33], 64));
+    let with = |adjustment| Some(Pick { adjustment: Some(Arc::new(adjustment)), ..Pick::GREEDY });
+    let beyond = vec![AdjustedToken { id: 500, count: 1, bias: 0.0 }];
+    let picks = [
+        with(LogitAdjustment { penalties, tokens: tokens.clone(), mask: None }),
+        with(LogitAdjustment { penalties, tokens: beyond, mask: mask.clone() }),
+        with(LogitAdjustment { penalties, tokens, mask: mask.clone() }),
+        with(LogitAdjustment { penalties, tokens: Vec::new(), mask }),
+    ];
+    let step = memory.fill(&batch(&rows), &picks).unwrap();
+    assert_eq!(memory.writer.sampled(), [true, false, true, true], "no token 500 exists");
+    let layout = *memory.writer.layout();
+    let copied = memory.copied(&step);
+    let samples = copied.get(layout.samples, 4);
+    assert_eq!(samples.iter().map(|row| row.kind).collect::<Vec<_>>(), [1, 0, 2, 2]);
+    assert_eq!(samples.iter().map(|row| row.count).collect::<Vec<_>>(), [2, 0, 2, 0]);
+    assert_eq!((samples[2].repetition, samples[2].frequency, samples[2].presence), (1.5, 0.25, 0.5));
+    assert_eq!((samples[0].list, samples[2].mask, samples[2].list, samples[3].mask), (0, 8, 24, 32));
+    assert_eq!(step.adjusted, 48);
+    let words = copied.get(layout.adjustments, 49);
+    let list = [7, 2, 0.0f32.to_bits(), 0, 499, 0, (-1.5f32).to_bits(), 0];
+    assert_eq!(words[..8], list);
+    assert_eq!(words[8..11], [1, 2, 0]);
+    assert!(words[11..24].iter().all(|word| *word == 0));
+    assert_eq!(words[24..32], list);
+    assert_eq!(words[48], 0xcdcd_cdcd, "not copied");
 }
 
 #[test]

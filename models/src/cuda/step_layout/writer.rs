@@ -3,6 +3,7 @@
 use bytemuck::Pod;
 
 use super::StepLayout;
+use super::adjustments::AdjustmentWriter;
 use crate::ModelError;
 use crate::batch::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions};
 use crate::cuda::kernel::{LoraTile, NONE, SampleRow, lora_tiles, prefill_tiles};
@@ -29,6 +30,8 @@ pub struct StepShape {
     pub rows: usize,
     /// Number of used entries of the longest block table.
     pub width: usize,
+    /// Number of words of adjustments.
+    pub adjusted: usize,
 }
 
 /// LoRA tile without an adapter.
@@ -50,6 +53,8 @@ pub struct StepWriter {
     adapters: Vec<u32>,
     /// Attention tiles with their cost.
     tiles: Vec<(u64, [u32; 2])>,
+    /// For each row of logits: if `true`, the device samples the token.
+    sampled: Vec<bool>,
 }
 
 impl StepWriter {
@@ -65,12 +70,19 @@ impl StepWriter {
             starts: Vec::new(),
             adapters: Vec::new(),
             tiles: Vec::new(),
+            sampled: Vec::new(),
         }
     }
 
     /// Returns the layout.
     pub fn layout(&self) -> &StepLayout {
         &self.layout
+    }
+
+    /// Returns an entry for each row of logits of the last batch: `true` if the device samples the token. It does so
+    /// where there is a [`Pick`] whose adjustment, if any, fits the layout.
+    pub fn sampled(&self) -> &[bool] {
+        &self.sampled
     }
 
     /// Validates a batch and writes it into `bytes`, the memory of a layout. When every row has one token and wants
@@ -93,13 +105,14 @@ impl StepWriter {
         let padded = if decode { bucket(rows).unwrap_or(rows) } else { rows };
         self.order_rows(batch);
         let (tokens, single_token_rows) = self.write_rows(batch, padded, bytes);
-        let logits = self.write_logit_rows(batch, picks, if decode { padded } else { batch.logit_rows() }, bytes);
+        let (logits, adjusted) =
+            self.write_logit_rows(batch, picks, if decode { padded } else { batch.logit_rows() }, bytes);
         let tiles = self.write_attention_tiles(batch, bytes);
         let lora = self.write_lora_tiles(padded, decode, bytes);
         let width = batch.rows().iter().map(|row| (row.start + row.tokens.len()).div_ceil(BLOCK)).max().unwrap_or(0);
         let single_token_rows = if decode { padded } else { single_token_rows };
         let tokens = if decode { padded } else { tokens };
-        Ok(StepShape { tokens, single_token_rows, tiles, logits, lora, decode, rows, width })
+        Ok(StepShape { tokens, single_token_rows, tiles, logits, lora, decode, rows, width, adjusted })
     }
 
     /// Writes a decode step of `rows` padding rows, which computes but changes no KV block.
@@ -196,11 +209,19 @@ impl StepWriter {
         (token, single_token_rows)
     }
 
-    /// Writes the tokens that give logits and their sampling settings, in the order of the batch.
-    fn write_logit_rows(&self, batch: &ForwardBatch, picks: &[Option<Pick>], padded: usize, bytes: &mut [u8]) -> usize {
-        let layout = &self.layout;
-        let mut next = 0;
-        for (row, &start) in batch.rows().iter().zip(&self.starts) {
+    /// Writes the tokens that give logits and their sampling settings, in the order of the batch. Returns the number of
+    /// rows, padding included, and of words of their adjustments.
+    fn write_logit_rows(
+        &mut self,
+        batch: &ForwardBatch,
+        picks: &[Option<Pick>],
+        padded: usize,
+        bytes: &mut [u8],
+    ) -> (usize, usize) {
+        let Self { layout, starts, sampled, vocab, .. } = self;
+        let mut adjustments = AdjustmentWriter::new(layout, *vocab);
+        sampled.clear();
+        for (row, &start) in batch.rows().iter().zip(starts.iter()) {
             let count = row.tokens.len() as u32;
             let wanted = match row.want {
                 LogitPositions::Nothing => count..count,
@@ -208,16 +229,19 @@ impl StepWriter {
                 LogitPositions::All => 0..count,
             };
             for token in wanted {
+                let next = sampled.len();
                 values_at(bytes, layout.wanted.part(next, 1))[0] = start + token;
-                let pick = picks.get(next).copied().flatten();
-                values_at(bytes, layout.samples.part(next, 1))[0] = pick.map_or_else(SampleRow::default, settings);
-                next += 1;
+                let pick = picks.get(next).and_then(Option::as_ref);
+                let settings = pick.and_then(|pick| adjustments.settings(pick, bytes));
+                values_at(bytes, layout.samples.part(next, 1))[0] = settings.unwrap_or_default();
+                sampled.push(settings.is_some());
             }
         }
+        let next = sampled.len();
         let rest = padded.saturating_sub(next);
         values_at(bytes, layout.wanted.part(next, rest)).fill(NONE);
         values_at(bytes, layout.samples.part(next, rest)).fill(SampleRow::default());
-        next + rest
+        (next + rest, adjustments.used())
     }
 
     /// Writes the attention tiles of the rows with several tokens, the most expensive first.
@@ -257,12 +281,6 @@ impl StepWriter {
 }
 
 /// Returns the values at a placement of the layout.
-fn values_at<T: Pod>(bytes: &mut [u8], place: Placement<T>) -> &mut [T] {
+pub(super) fn values_at<T: Pod>(bytes: &mut [u8], place: Placement<T>) -> &mut [T] {
     bytemuck::cast_slice_mut(&mut bytes[place.first()..place.end()])
-}
-
-/// Converts sampling settings to the kernel's format.
-fn settings(pick: Pick) -> SampleRow {
-    let Pick { temperature, top_k, top_p, min_p, draw } = pick;
-    SampleRow { draw, temperature, top_p, min_p, top_k, kind: 1, padding: 0 }
 }

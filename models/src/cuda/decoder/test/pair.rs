@@ -180,10 +180,8 @@ impl<D: Driver> DecoderPair<D> {
         runner.run(&step, runner.grid(&step)).unwrap();
         let mut results = vec![0; runner.results().len()];
         runner.driver.download(runner.results(), &mut results).unwrap();
-        let sampled_on_gpu: Vec<bool> =
-            (0..batch.logit_rows()).map(|row| picks.get(row).is_some_and(Option::is_some)).collect();
         let mut sampled = Vec::new();
-        runner.sampled(&results, &sampled_on_gpu, &mut sampled);
+        runner.sampled(&results, self.writer.sampled(), &mut sampled);
         let logits = |row: usize| {
             let mut logits = vec![0.0; runner.config.vocab];
             runner.driver.download(runner.logits(row, 1), &mut logits).unwrap();

@@ -12,6 +12,7 @@ mod lora;
 mod random;
 mod rotary;
 mod sample;
+mod sample_adjusted;
 mod score;
 mod skinny;
 mod stress;
@@ -130,6 +131,7 @@ pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFin
         skinny::silu_mul,
         lora::check,
         sample::check,
+        sample_adjusted::check,
         gradient::norm,
         gradient::silu_mul,
     ];

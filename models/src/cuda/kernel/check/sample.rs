@@ -3,7 +3,7 @@
 use super::bench::CheckBench;
 use super::{CheckError, F32};
 use crate::cuda::kernel::reference::{self, ReferenceOutcome};
-use crate::cuda::kernel::{CudaKernel, SampleRow, SampleStatus, SampleTokens};
+use crate::cuda::kernel::{CudaKernel, SampleKind, SampleRow, SampleStatus, SampleTokens};
 
 /// Temperature, top-k, top-p, min-p.
 pub(super) const SETTINGS: [(f32, u32, f32, f32); 14] = [
@@ -23,14 +23,19 @@ pub(super) const SETTINGS: [(f32, u32, f32, f32); 14] = [
     (1.0, 1_000_000, 1.0, 0.0),
 ];
 
+/// Settings of the rows with a large vocabulary, which take longest: nothing cut, top-p, all filters, and a top-k with
+/// top-p beyond the list of candidates.
+const LARGE: [usize; 4] = [1, 6, 9, 12];
+
 pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
-    // A single token; a small vocabulary; coarse logits with many ties; nearly flat logits, whose candidates exceed the
-    // list in shared memory; a large vocabulary.
+    // A single token; a small vocabulary; coarse logits with many ties; nearly flat logits; a larger vocabulary.
     for (vocab, deviation, step) in
         [(1, 1.0, 0.0), (77, 2.0, 0.0), (3001, 2.0, 0.5), (12_345, 0.05, 0.0), (20_011, 3.0, 0.0)]
     {
         check_vocabulary(bench, vocab, deviation, step, &SETTINGS)?;
     }
+    // The vocabulary of Qwen models, with more equal logits than the list of candidates holds.
+    check_vocabulary(bench, 151_936, 2.0, 0.5, &LARGE.map(|index| SETTINGS[index]))?;
     broken(bench)
 }
 
@@ -47,8 +52,8 @@ pub(super) fn check_vocabulary(
         top_p,
         min_p,
         top_k,
-        kind: 1,
-        padding: 0,
+        kind: SampleKind::Open as u32,
+        ..SampleRow::default()
     };
     let rows: Vec<SampleRow> = settings.iter().map(row).collect();
     let mut logits = bench.random.floats(rows.len() * vocab, deviation);
@@ -71,7 +76,7 @@ fn compare(
     rows: &[SampleRow],
     vocab: usize,
 ) -> Result<(), CheckError> {
-    let (ids, logprobs, status) = launch(bench, logits, rows, vocab)?;
+    let (ids, logprobs, status) = launch(bench, logits, rows, &[], vocab)?;
     let mut wrong = 0;
     let mut found = Vec::new();
     let mut wanted = Vec::new();
@@ -88,8 +93,8 @@ fn compare(
             wanted.push(f64::from(logits[ids[index] as usize]) - reference::log_sum(logits));
         }
     }
-    bench.note(CudaKernel::SampleTokens, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
-    bench.compare(CudaKernel::SampleTokens, &format!("{case}: log-probabilities"), &found, &wanted, F32);
+    bench.note(CudaKernel::SampleChoose, case, wrong as f64 / rows.len() as f64, f64::MIN_POSITIVE);
+    bench.compare(CudaKernel::SampleChoose, &format!("{case}: log-probabilities"), &found, &wanted, F32);
     Ok(())
 }
 
@@ -102,24 +107,34 @@ fn broken(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     logits[vocab - 1] = f32::NAN;
     logits[vocab + 700] = f32::INFINITY;
     logits[2 * vocab..3 * vocab].fill(f32::NEG_INFINITY);
-    let (ids, _, status) = launch(bench, &logits, &rows, vocab)?;
+    let (ids, _, status) = launch(bench, &logits, &rows, &[], vocab)?;
     let verdicts = [SampleStatus::NotFinite, SampleStatus::NotFinite, SampleStatus::NoCandidate];
     let named = status.iter().zip(verdicts).all(|(&status, verdict)| SampleStatus::of(status) == verdict);
-    bench.demand(CudaKernel::SampleTokens, "broken rows", named && ids[..3] == [0; 3]);
-    bench.demand(CudaKernel::SampleTokens, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
-    bench.demand(CudaKernel::SampleTokens, "a row beside broken ones", status[4] == 0);
+    bench.demand(CudaKernel::SampleChoose, "broken rows", named && ids[..3] == [0; 3]);
+    bench.demand(CudaKernel::SampleChoose, "padding", ids[3] == u32::MAX && status[3] == u32::MAX);
+    bench.demand(CudaKernel::SampleChoose, "a row beside broken ones", status[4] == 0);
     bench.clear()
 }
 
-type Chosen = (Vec<u32>, Vec<f32>, Vec<u32>);
+/// Ids, log-probabilities and status of all rows.
+pub(super) type Samples = (Vec<u32>, Vec<f32>, Vec<u32>);
 
-fn launch(bench: &CheckBench<'_>, logits: &[f32], rows: &[SampleRow], vocab: usize) -> Result<Chosen, CheckError> {
+pub(super) fn launch(
+    bench: &CheckBench<'_>,
+    logits: &[f32],
+    rows: &[SampleRow],
+    adjustments: &[u32],
+    vocab: usize,
+) -> Result<Samples, CheckError> {
     let ids = bench.poisoned::<u32>(rows.len())?;
     let status = bench.poisoned::<u32>(rows.len())?;
     let logprobs = bench.poisoned::<f32>(rows.len())?;
     SampleTokens {
         logits: bench.put(logits)?,
         settings: bench.put(rows)?,
+        adjustments: bench.put(adjustments)?,
+        adjusted: adjustments.len(),
+        scratch: bench.poisoned(rows.len() * SampleTokens::SCRATCH)?,
         ids,
         logprobs,
         status,

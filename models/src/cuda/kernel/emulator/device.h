@@ -184,6 +184,11 @@ static inline int __clz(uint32_t x) { return x ? __builtin_clz(x) : 32; }
 static inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline uint32_t atomicAdd(uint32_t* at, uint32_t x) { return (*at += x) - x; }
+static inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long x) { return (*at += x) - x; }
+static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline float __fsub_rn(float a, float b) { return a - b; }
+static inline float __fmul_rn(float a, float b) { return a * b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
 
 static inline float infinity() { return INFINITY; }
 static inline uint32_t bits(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }

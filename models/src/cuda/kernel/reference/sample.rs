@@ -130,7 +130,7 @@ mod tests {
                     min_p: pick.min_p,
                     top_k,
                     kind: 1,
-                    padding: 0,
+                    ..SampleRow::default()
                 };
                 let chosen = sampler.sample(&logits, &[], None).unwrap();
                 let ReferenceOutcome::Token(choice) = sample(&logits, &row) else { panic!("no token") };
