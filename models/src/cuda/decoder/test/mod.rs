@@ -1,6 +1,7 @@
 //! Decoding on the kernel emulator compared with the CPU decoder.
 #![allow(clippy::unwrap_used)]
 
+mod fp8;
 mod gguf;
 mod pair;
 mod profile;
