@@ -153,7 +153,7 @@ fn gpu_decoder(
 
     use crate::cache;
 
-    let DeviceConfig { share, blocks, graphs, step_limit: limit, .. } = config.device;
+    let DeviceConfig { share, weights, blocks, graphs, step_limit: limit, .. } = config.device;
     // Without a cache directory algorithms are chosen at each start, which takes seconds.
     let folder = cache::folder(config.cache.clone()).ok();
     let algorithms = folder.map(|folder| AlgorithmFile::new(folder.join("cuda").join("algorithms.json")));
@@ -161,7 +161,7 @@ fn gpu_decoder(
     while let Some(size) = sizes.next() {
         let limits = config.steps(size, checkpoint.weights.config().context);
         let algorithms = algorithms.clone();
-        let options = CudaOptions { ordinal, limits, share, blocks, graphs, limit, algorithms };
+        let options = CudaOptions { ordinal, weights, limits, share, blocks, graphs, limit, algorithms };
         match CudaDecoder::load(WeightSource::Checkpoint(&checkpoint.weights), &options) {
             Ok(decoder) => return Ok((decoder, size)),
             // Memory is planned before anything is allocated.

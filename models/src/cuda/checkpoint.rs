@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::CudaError;
-use super::plan::{Placement, WeightLayout};
+use super::plan::{MatrixLayout, Placement, WeightLayout};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::decoder::tensor;
@@ -13,7 +13,7 @@ use crate::weights::{GgmlKind, TensorView, Weights};
 /// Receiver of a decoder's tensors.
 pub(super) trait WeightSink {
     /// Stores matrices with `inn` columns each, given by name and number of rows, stacked below each other.
-    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Placement<bf16>) -> Result<(), CudaError>;
+    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: MatrixLayout) -> Result<(), CudaError>;
 
     /// Stores vectors, given by name and length, end to end. Random weights set all of them to `value`.
     fn vectors(&mut self, named: &[(String, usize)], value: f32, place: Placement<f32>) -> Result<(), CudaError>;
@@ -23,22 +23,22 @@ pub(super) trait WeightSink {
 }
 
 /// Passes all tensors of a decoder to `to`, with rotary tables for `context` positions.
-pub(super) fn visit_tensors(
+pub(super) fn visit_tensors<M: Copy + Into<MatrixLayout>>(
     config: &DecoderConfig,
-    places: &WeightLayout,
+    places: &WeightLayout<M>,
     context: usize,
     to: &mut impl WeightSink,
 ) -> Result<(), CudaError> {
     let hidden = config.hidden;
     let q = config.q_width();
     let kv = config.kv_width();
-    to.matrices(&[("model.embed_tokens.weight".to_owned(), config.vocab)], hidden, places.embedding)?;
+    to.matrices(&[("model.embed_tokens.weight".to_owned(), config.vocab)], hidden, places.embedding.into())?;
     for (index, layer) in places.layers.iter().enumerate() {
         let name = |rest: &str| format!("model.layers.{index}.{rest}");
         let qkv = [("q", q), ("k", kv), ("v", kv)];
         let projections = qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj.weight")), out));
         to.vectors(&[(name("input_layernorm.weight"), hidden)], 1.0, layer.attention_norm)?;
-        to.matrices(&projections, hidden, layer.qkv)?;
+        to.matrices(&projections, hidden, layer.qkv.into())?;
         if let Some(bias) = layer.bias {
             let biases = qkv.map(|(part, out)| (name(&format!("self_attn.{part}_proj.bias")), out));
             to.vectors(&biases, 0.0, bias)?;
@@ -46,15 +46,15 @@ pub(super) fn visit_tensors(
         for (part, place) in ["q", "k"].into_iter().zip(layer.head_norms.into_iter().flatten()) {
             to.vectors(&[(name(&format!("self_attn.{part}_norm.weight")), config.head_dim)], 1.0, place)?;
         }
-        to.matrices(&[(name("self_attn.o_proj.weight"), hidden)], q, layer.o)?;
+        to.matrices(&[(name("self_attn.o_proj.weight"), hidden)], q, layer.o.into())?;
         to.vectors(&[(name("post_attention_layernorm.weight"), hidden)], 1.0, layer.ffn_norm)?;
         let gate_up = ["gate", "up"].map(|part| (name(&format!("mlp.{part}_proj.weight")), config.ffn));
-        to.matrices(&gate_up, hidden, layer.gate_up)?;
-        to.matrices(&[(name("mlp.down_proj.weight"), hidden)], config.ffn, layer.down)?;
+        to.matrices(&gate_up, hidden, layer.gate_up.into())?;
+        to.matrices(&[(name("mlp.down_proj.weight"), hidden)], config.ffn, layer.down.into())?;
     }
     to.vectors(&[("model.norm.weight".to_owned(), hidden)], 1.0, places.norm)?;
     if let Some(head) = places.head {
-        to.matrices(&[("lm_head.weight".to_owned(), config.vocab)], hidden, head)?;
+        to.matrices(&[("lm_head.weight".to_owned(), config.vocab)], hidden, head.into())?;
     }
     let mut rope = Rope::new(config.head_dim, config.rope_base, &config.rope_scaling);
     rope.reserve(context);

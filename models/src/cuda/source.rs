@@ -8,7 +8,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::CudaError;
 use super::checkpoint::{self, WeightSink};
 use super::driver::Driver;
-use super::plan::{Placement, WeightLayout};
+use super::kernel::fp8;
+use super::plan::{MatrixLayout, Placement, WeightLayout};
 use crate::decoder::DecoderConfig;
 use crate::weights::Weights;
 
@@ -45,23 +46,39 @@ pub(super) struct WeightLoader<'a, D: Driver> {
     source: WeightSource<'a>,
     driver: &'a D,
     region: &'a D::Region,
-    /// Random numbers in device memory and the number of matrices made from them. `None` for a checkpoint.
-    pattern: Option<(D::Region, usize)>,
-    /// Staging buffer, reused from tensor to tensor.
+    /// Random numbers. `None` for a checkpoint.
+    pattern: Option<RandomPattern<D>>,
+    /// Staging buffers, reused from tensor to tensor.
     values: Vec<bf16>,
+    bytes: Vec<u8>,
+}
+
+/// Random numbers in device memory.
+struct RandomPattern<D: Driver> {
+    /// Numbers in `bf16`, and the same as one row in `e4m3`.
+    half: D::Region,
+    fp8: D::Region,
+    /// Scale of the row.
+    scale: f32,
+    /// Number of matrices made from it.
+    made: usize,
 }
 
 impl<'a, D: Driver> WeightLoader<'a, D> {
     pub(super) fn new(source: WeightSource<'a>, driver: &'a D, region: &'a D::Region) -> Result<Self, CudaError> {
         let pattern = match source {
             WeightSource::Checkpoint(_) => None,
-            WeightSource::Random { config, seed } => Some((pattern(driver, seed, config.hidden)?, 0)),
+            WeightSource::Random { config, seed } => Some(RandomPattern::new(driver, seed, config.hidden)?),
         };
-        Ok(Self { source, driver, region, pattern, values: Vec::new() })
+        Ok(Self { source, driver, region, pattern, values: Vec::new(), bytes: Vec::new() })
     }
 
     /// Copies all weights.
-    pub(super) fn load(mut self, places: &WeightLayout, context: usize) -> Result<(), CudaError> {
+    pub(super) fn load<M: Copy + Into<MatrixLayout>>(
+        mut self,
+        places: &WeightLayout<M>,
+        context: usize,
+    ) -> Result<(), CudaError> {
         let config = self.source.config().clone();
         checkpoint::visit_tensors(&config, places, context, &mut self)
     }
@@ -70,32 +87,42 @@ impl<'a, D: Driver> WeightLoader<'a, D> {
         self.driver.upload(values, self.driver.slice(self.region, place))
     }
 
-    /// Fills a matrix with slices of the pattern, starting at a different offset each time.
-    fn random(&mut self, place: Placement<bf16>) -> Result<(), CudaError> {
-        let Some((pattern, made)) = &mut self.pattern else { return Ok(()) };
-        *made += 1;
-        // An odd step through a power of two visits every even offset before any is repeated.
-        let mut from = *made * 2_654_435 % (PATTERN / 2) * 2;
-        let mut at = 0;
-        while at < place.len() {
-            let len = (PATTERN - from).min(place.len() - at);
-            let piece = self.driver.slice(pattern, Placement::<bf16>::new(0, PATTERN).part(from, len));
-            self.driver.copy(piece, self.driver.slice(self.region, place.part(at, len)))?;
-            at += len;
-            from = 0;
+    /// Fills a matrix with random numbers.
+    fn random(&mut self, place: MatrixLayout) -> Result<(), CudaError> {
+        let Some(pattern) = &mut self.pattern else { return Ok(()) };
+        match place {
+            MatrixLayout::Half(place) => pattern.fill(self.driver, |pattern| &pattern.half, self.region, place),
+            MatrixLayout::Fp8 { values, scales } => {
+                pattern.fill(self.driver, |pattern| &pattern.fp8, self.region, values)?;
+                let scale = pattern.scale;
+                self.put(&vec![scale; scales.len()], scales)
+            }
         }
-        Ok(())
+    }
+
+    /// Quantizes the rows in the staging buffer to `e4m3` and copies them and their scales.
+    fn put_fp8(&mut self, inn: usize, values: Placement<u8>, scales: Placement<f32>) -> Result<(), CudaError> {
+        self.bytes.clear();
+        let rows = self.values.chunks_exact(inn);
+        let row_scales: Vec<f32> = rows.map(|row| fp8::quantize_row(row, &mut self.bytes)).collect();
+        self.put(&self.bytes, values)?;
+        self.put(&row_scales, scales)
     }
 }
 
 impl<D: Driver> WeightSink for WeightLoader<'_, D> {
-    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: Placement<bf16>) -> Result<(), CudaError> {
+    fn matrices(&mut self, named: &[(String, usize)], inn: usize, place: MatrixLayout) -> Result<(), CudaError> {
         let WeightSource::Checkpoint(weights) = self.source else { return self.random(place) };
         let mut at = 0;
         for (name, out) in named {
             checkpoint::read_bf16(weights, name, &[*out, inn], &mut self.values)?;
-            self.put(&self.values, place.part(at, out * inn))?;
-            at += out * inn;
+            match place {
+                MatrixLayout::Half(place) => self.put(&self.values, place.part(at * inn, out * inn))?,
+                MatrixLayout::Fp8 { values, scales } => {
+                    self.put_fp8(inn, values.part(at * inn, out * inn), scales.part(at, *out))?;
+                }
+            }
+            at += out;
         }
         Ok(())
     }
@@ -112,12 +139,40 @@ impl<D: Driver> WeightSink for WeightLoader<'_, D> {
     }
 }
 
-/// Uploads normally distributed numbers.
-fn pattern<D: Driver>(driver: &D, seed: u64, hidden: usize) -> Result<D::Region, CudaError> {
-    let values = normals(seed, 1.0 / (hidden as f32).sqrt(), PATTERN);
-    let region = driver.allocate(PATTERN * size_of::<bf16>())?;
-    driver.upload(&values, driver.slice(&region, Placement::new(0, PATTERN)))?;
-    Ok(region)
+impl<D: Driver> RandomPattern<D> {
+    /// Uploads normally distributed numbers.
+    fn new(driver: &D, seed: u64, hidden: usize) -> Result<Self, CudaError> {
+        let values = normals(seed, 1.0 / (hidden as f32).sqrt(), PATTERN);
+        let half = driver.allocate(PATTERN * size_of::<bf16>())?;
+        driver.upload(&values, driver.slice(&half, Placement::new(0, PATTERN)))?;
+        let mut bytes = Vec::with_capacity(PATTERN);
+        let scale = fp8::quantize_row(&values, &mut bytes);
+        let fp8 = driver.allocate(PATTERN)?;
+        driver.upload(&bytes, driver.slice(&fp8, Placement::new(0, PATTERN)))?;
+        Ok(Self { half, fp8, scale, made: 0 })
+    }
+
+    /// Fills a matrix with slices of one of the regions, starting at a different offset each time.
+    fn fill<T: Pod>(
+        &mut self,
+        driver: &D,
+        region: fn(&Self) -> &D::Region,
+        to: &D::Region,
+        place: Placement<T>,
+    ) -> Result<(), CudaError> {
+        self.made += 1;
+        // An odd step through a power of two visits every even offset before any is repeated.
+        let mut from = self.made * 2_654_435 % (PATTERN / 2) * 2;
+        let mut at = 0;
+        while at < place.len() {
+            let len = (PATTERN - from).min(place.len() - at);
+            let piece = driver.slice(region(self), Placement::<T>::new(0, PATTERN).part(from, len));
+            driver.copy(piece, driver.slice(to, place.part(at, len)))?;
+            at += len;
+            from = 0;
+        }
+        Ok(())
+    }
 }
 
 /// Returns `count` normally distributed numbers with mean 0.

@@ -8,6 +8,7 @@ use half::bf16;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::architecture::{Architecture, QkNorm};
+use crate::cuda::kernel::fp8;
 use crate::decoder::{DecoderConfig, RopeScaling};
 use crate::weights::{Weights, write_random};
 
@@ -44,16 +45,39 @@ pub(super) fn qwen3() -> DecoderConfig {
 
 /// Writes a random checkpoint and opens it.
 pub(super) fn open(config: &DecoderConfig) -> Weights {
+    changed(config, |_, _, _| ())
+}
+
+/// Writes a random checkpoint whose layers' matrices are exact in `e4m3`, and opens it.
+pub(super) fn open_fp8(config: &DecoderConfig) -> Weights {
+    changed(config, |name, inn, values| {
+        if !name.ends_with("_proj.weight") {
+            return;
+        }
+        for row in values.chunks_exact_mut(2 * inn) {
+            let halves: Vec<bf16> = row.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]])).collect();
+            let mut bytes = Vec::new();
+            let scale = fp8::quantize_row(&halves, &mut bytes);
+            for (at, value) in row.chunks_exact_mut(2).enumerate() {
+                let rounded = bf16::from_f32(fp8::decode(bytes[fp8::byte_of(at)]) * scale);
+                value.copy_from_slice(&rounded.to_le_bytes());
+            }
+        }
+    })
+}
+
+/// Writes a random checkpoint, changes its tensors, given by name, length of a row and bytes, and opens it.
+fn changed(config: &DecoderConfig, change: fn(&str, usize, &mut [u8])) -> Weights {
     let dir = tempfile::tempdir().unwrap();
     write_random(dir.path(), config, 3).unwrap();
-    vary(&dir.path().join("model.safetensors"));
+    vary(&dir.path().join("model.safetensors"), change);
     // The files stay mapped after the directory is deleted.
     Weights::open(dir.path()).unwrap()
 }
 
 /// Gives each norm its own weights: in a random checkpoint all of them are 1, so that a mix-up of two norms would go
-/// unnoticed.
-fn vary(path: &Path) {
+/// unnoticed. Then applies `change`.
+fn vary(path: &Path, change: fn(&str, usize, &mut [u8])) {
     let bytes = fs::read(path).unwrap();
     let mut tensors = Vec::new();
     for (name, tensor) in SafeTensors::deserialize(&bytes).unwrap().iter() {
@@ -65,6 +89,7 @@ fn vary(path: &Path) {
                 value.copy_from_slice(&bf16::from_f32(weight).to_le_bytes());
             }
         }
+        change(name, tensor.shape().last().copied().unwrap_or(1), &mut values);
         tensors.push((name.to_owned(), tensor.shape().to_vec(), values));
     }
     let view = |shape: &[usize], values| TensorView::new(Dtype::BF16, shape.to_vec(), values).unwrap();

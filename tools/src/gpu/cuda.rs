@@ -8,7 +8,7 @@ use waymark_engine::{BackendError, CpuBackend, CudaBackend, KvBudget};
 use waymark_models::cuda::algorithms::AlgorithmFile;
 use waymark_models::cuda::kernel::check::{KernelFinding, StressCheck};
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
-use waymark_models::cuda::plan::StepLimits;
+use waymark_models::cuda::plan::{StepLimits, WeightFormat};
 use waymark_models::cuda::profile::UniformBatch;
 use waymark_models::cuda::{
     CudaDecoder, CudaError, CudaOptions, CudaProfiler, GemmShape, GemmTarget, Gpu, WeightSource,
@@ -167,7 +167,16 @@ pub(super) fn backend(
     team: Arc<Team>,
 ) -> Result<(CudaBackend, LoadTime), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: None, graphs, limit, algorithms };
+    let options = CudaOptions {
+        ordinal,
+        weights: WeightFormat::Bf16,
+        limits,
+        share: 0.9,
+        blocks: None,
+        graphs,
+        limit,
+        algorithms,
+    };
     let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     // The warm-up counts: a server is ready only after it.
@@ -192,7 +201,16 @@ pub(super) fn profiler(
 ) -> Result<CudaProfiler, CudaError> {
     let blocks = steps.iter().map(UniformBatch::blocks).max();
     // Without graphs, because the kernels of a graph cannot be timed one by one.
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: false, limit, algorithms };
+    let options = CudaOptions {
+        ordinal,
+        weights: WeightFormat::Bf16,
+        limits,
+        share: 0.9,
+        blocks,
+        graphs: false,
+        limit,
+        algorithms,
+    };
     CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
 }
 
@@ -208,7 +226,16 @@ pub(super) fn agreement(
 ) -> anyhow::Result<()> {
     let context = LIMITS.context.min(weights.config().context);
     let limits = StepLimits { context, ..LIMITS };
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks: Some(4096), graphs: true, limit, algorithms };
+    let options = CudaOptions {
+        ordinal,
+        weights: WeightFormat::Bf16,
+        limits,
+        share: 0.9,
+        blocks: Some(4096),
+        graphs: true,
+        limit,
+        algorithms,
+    };
     let decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
     let vocab = weights.config().vocab;
@@ -240,7 +267,16 @@ pub(super) fn large_batches(
 ) -> anyhow::Result<()> {
     let limits = StepLimits { rows: MAX_ROWS, ..LIMITS };
     let blocks = Some(limits.rows * limits.context.div_ceil(BLOCK));
-    let options = CudaOptions { ordinal, limits, share: 0.9, blocks, graphs: true, limit, algorithms };
+    let options = CudaOptions {
+        ordinal,
+        weights: WeightFormat::Bf16,
+        limits,
+        share: 0.9,
+        blocks,
+        graphs: true,
+        limit,
+        algorithms,
+    };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     decoder.warm_up()?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));

@@ -13,7 +13,7 @@ use crate::cuda::bucket::Buckets;
 use crate::cuda::device::{CapturedGraph, Gpu, GpuEvent, GpuInfo, PinnedBuffer};
 use crate::cuda::driver::GpuDriver;
 use crate::cuda::graphs::{GraphCache, GraphKey, GraphStep, GraphUse};
-use crate::cuda::plan::{self, MemoryBudget, MemoryPlan, StepLimits};
+use crate::cuda::plan::{self, MemoryBudget, MemoryPlan, StepLimits, WeightFormat};
 use crate::cuda::source::WeightSource;
 use crate::cuda::step_layout::{StepShape, StepWriter};
 use crate::decoder::DecoderConfig;
@@ -29,6 +29,8 @@ const ADAPTED_WARM_UP: Duration = Duration::from_secs(2);
 pub struct CudaOptions {
     /// Ordinal of the GPU in the driver's enumeration.
     pub ordinal: usize,
+    /// Format of the layers' matrices.
+    pub weights: WeightFormat,
     /// Limits on the size of a step.
     pub limits: StepLimits,
     /// Share of GPU memory that may be used, above 0 and up to 1.
@@ -81,7 +83,7 @@ impl CudaDecoder {
         let (driver, plan) = open(config, options)?;
         let multiprocessors = driver.gpu().info().multiprocessors;
         let writer = StepWriter::new(config, limits, plan.blocks);
-        let mut runner = StepRunner::load(driver, source, limits, multiprocessors, plan.blocks)?;
+        let mut runner = StepRunner::load(driver, source, options.weights, limits, multiprocessors, plan.blocks)?;
         let buckets = Buckets::up_to(limits.rows);
         let groups = runner.products_by_shape(&buckets);
         runner.driver.tune(&groups, options.algorithms.as_ref())?;
@@ -308,7 +310,7 @@ pub(super) fn open(config: &DecoderConfig, options: &CudaOptions) -> Result<(Gpu
     let total = gpu.info().memory;
     let free = gpu.free_memory()?;
     let memory = MemoryBudget { free, total, share: options.share, blocks: options.blocks };
-    let plan = MemoryPlan::new(config, &limits, gpu.info().multiprocessors, memory)?;
+    let plan = MemoryPlan::new(config, options.weights, &limits, gpu.info().multiprocessors, memory)?;
     Ok((GpuDriver::new(gpu)?, plan))
 }
 

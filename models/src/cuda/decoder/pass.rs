@@ -8,11 +8,12 @@ use crate::adapter::Site;
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::kernel::{
-    AttendDecode, AttendPrefill, BatchBounds, BatchView, DeviceSlice, EmbedTokens, LoraExpand, LoraOut, LoraShrink,
-    RmsNorm, Rotary, RowIndex, SKINNY_ROWS, SampleTokens, SiluMul, SkinnyMatMul, SkinnyTarget,
+    AttendDecode, AttendPrefill, BatchBounds, BatchView, DequantizeFp8, DeviceSlice, EmbedTokens, LoraExpand, LoraOut,
+    LoraShrink, RmsNorm, Rotary, RowIndex, SKINNY_FP8_ROWS, SKINNY_ROWS, SampleTokens, SiluMul, SkinnyMatMul,
+    SkinnyTarget, SkinnyWeights,
 };
 use crate::cuda::lora_grid::LoraGrid;
-use crate::cuda::plan::{LayerLayout, Placement, splits};
+use crate::cuda::plan::{LayerLayout, MatrixLayout, Placement, splits};
 use crate::cuda::step_layout::{StepLayout, StepShape};
 
 impl<D: Driver> StepRunner<D> {
@@ -39,7 +40,7 @@ impl<D: Driver> StepRunner<D> {
     fn attention_block(
         &self,
         index: usize,
-        layer: &LayerLayout,
+        layer: &LayerLayout<MatrixLayout>,
         step: &StepShape,
         lora: Option<LoraGrid>,
     ) -> Result<(), CudaError> {
@@ -127,7 +128,7 @@ impl<D: Driver> StepRunner<D> {
     fn feed_forward(
         &self,
         index: usize,
-        layer: &LayerLayout,
+        layer: &LayerLayout<MatrixLayout>,
         step: &StepShape,
         lora: Option<LoraGrid>,
     ) -> Result<(), CudaError> {
@@ -138,7 +139,7 @@ impl<D: Driver> StepRunner<D> {
         let normed = self.work(buffers.normed);
         let out = self.work(buffers.activated);
         // Adapters add to the projections before the activation.
-        if rows <= SKINNY_ROWS && lora.is_none() {
+        if rows <= skinny_rows(layer.gate_up) && lora.is_none() {
             self.skinny(normed, rows, (layer.gate_up, config.ffn, config.hidden), SkinnyTarget::SiluMul(out))?;
         } else {
             let gate_up = self.work(buffers.gate_up);
@@ -168,7 +169,7 @@ impl<D: Driver> StepRunner<D> {
         let normed = self.work(buffers.normed);
         let most = self.limits.rows;
         let target = MatMulTarget::Single(DeviceMatrix::new(logits, config.vocab));
-        self.matmul(normed, step.logits, (head, config.vocab, config.hidden), target)?;
+        self.matmul(normed, step.logits, (head.into(), config.vocab, config.hidden), target)?;
         SampleTokens {
             logits,
             settings: self.layout_slice(self.step_layout.samples),
@@ -200,16 +201,16 @@ impl<D: Driver> StepRunner<D> {
         Ok(())
     }
 
-    /// Computes `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn). Up to [`SKINNY_ROWS`]
+    /// Computes `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn). Up to [`skinny_rows`]
     /// rows are multiplied by a kernel whose result for a row does not depend on their number.
     fn matmul(
         &self,
         x: DeviceSlice<bf16>,
         rows: usize,
-        (matrix, out, inn): (Placement<bf16>, usize, usize),
+        (matrix, out, inn): (MatrixLayout, usize, usize),
         target: MatMulTarget,
     ) -> Result<(), CudaError> {
-        if rows <= SKINNY_ROWS {
+        if rows <= skinny_rows(matrix) {
             let target = match target {
                 MatMulTarget::Half(to) => SkinnyTarget::Half(to.values),
                 MatMulTarget::Single(to) => SkinnyTarget::Single(to.values),
@@ -217,9 +218,35 @@ impl<D: Driver> StepRunner<D> {
             };
             return self.skinny(x, rows, (matrix, out, inn), target);
         }
-        let operands =
-            MatMulOperands::Half(DeviceMatrix::new(x, inn), DeviceMatrix::new(self.weight(matrix), inn).transpose());
-        self.driver.multiply(&MatMul { operands, target, rows, inner: inn, columns: out, scale: 1.0 })
+        match matrix {
+            MatrixLayout::Half(weights) => self.multiply(x, rows, (self.weight(weights), out, inn), target),
+            MatrixLayout::Fp8 { values, scales } => {
+                // In parts that fit the workspace; columns begin at multiples of 16.
+                let step = self.buffers.dequantized.len() / inn / 16 * 16;
+                for first in (0..out).step_by(step) {
+                    let columns = step.min(out - first);
+                    let to = self.work(self.buffers.dequantized.part(0, columns * inn));
+                    let values = self.weight(values.part(first * inn, columns * inn));
+                    let scales = self.weight(scales.part(first, columns));
+                    DequantizeFp8 { values, scales, to, rows: columns, inner: inn }.launch(&self.driver)?;
+                    self.multiply(x, rows, (to, columns, inn), columns_from(target, first))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Computes a product of many rows.
+    fn multiply(
+        &self,
+        x: DeviceSlice<bf16>,
+        rows: usize,
+        (weights, columns, inner): (DeviceSlice<bf16>, usize, usize),
+        target: MatMulTarget,
+    ) -> Result<(), CudaError> {
+        let weights = DeviceMatrix::new(weights, inner).transpose();
+        let operands = MatMulOperands::Half(DeviceMatrix::new(x, inner), weights);
+        self.driver.multiply(&MatMul { operands, target, rows, inner, columns, scale: 1.0 })
     }
 
     /// Computes a product of few rows; `columns` is the width of the target.
@@ -227,10 +254,14 @@ impl<D: Driver> StepRunner<D> {
         &self,
         x: DeviceSlice<bf16>,
         rows: usize,
-        (matrix, columns, inner): (Placement<bf16>, usize, usize),
+        (matrix, columns, inner): (MatrixLayout, usize, usize),
         target: SkinnyTarget,
     ) -> Result<(), CudaError> {
-        self.driver.multiply_few(&SkinnyMatMul { x, weights: self.weight(matrix), target, rows, inner, columns })
+        let weights = match matrix {
+            MatrixLayout::Half(weights) => SkinnyWeights::Half(self.weight(weights)),
+            MatrixLayout::Fp8 { values, scales } => SkinnyWeights::Fp8(self.weight(values), self.weight(scales)),
+        };
+        self.driver.multiply_few(&SkinnyMatMul { x, weights, target, rows, inner, columns })
     }
 
     /// Adds the adapters' contribution at a site.
@@ -278,5 +309,22 @@ impl<D: Driver> StepRunner<D> {
     /// Returns one third of the results.
     fn results_third(&self, third: usize) -> DeviceSlice<u32> {
         self.work(self.buffers.results.part(third * self.limits.rows, self.limits.rows))
+    }
+}
+
+/// Returns the number of rows up to which a matrix is multiplied by [`SkinnyMatMul`].
+fn skinny_rows(matrix: MatrixLayout) -> usize {
+    match matrix {
+        MatrixLayout::Half(_) => SKINNY_ROWS,
+        MatrixLayout::Fp8 { .. } => SKINNY_FP8_ROWS,
+    }
+}
+
+/// Returns the target's columns from `first` on.
+fn columns_from(target: MatMulTarget, first: usize) -> MatMulTarget {
+    match target {
+        MatMulTarget::Half(to) => MatMulTarget::Half(to.from(first)),
+        MatMulTarget::Single(to) => MatMulTarget::Single(to.from(first)),
+        MatMulTarget::Sum(to) => MatMulTarget::Sum(to.from(first)),
     }
 }

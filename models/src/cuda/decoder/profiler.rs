@@ -11,7 +11,7 @@ use crate::batch::{ForwardBatch, LogitPositions};
 use crate::cuda::CudaError;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::{DeviceClock, Driver};
-use crate::cuda::plan::StepLimits;
+use crate::cuda::plan::{StepLimits, WeightFormat};
 use crate::cuda::profile::{StepLoad, StepProfile, StepTimings, TimedDriver, UniformBatch};
 use crate::cuda::source::WeightSource;
 use crate::cuda::step_layout::{StepShape, StepWriter};
@@ -33,17 +33,18 @@ pub(super) struct Profiler<D: DeviceClock> {
 }
 
 impl<D: DeviceClock> Profiler<D> {
-    /// Allocates memory for steps within `limits` and for `blocks` KV blocks, and loads the weights. The caller has
-    /// checked that kernels support the configuration.
+    /// Allocates memory for steps within `limits` and for `blocks` KV blocks, and loads the weights in this format. The
+    /// caller has checked that kernels support the configuration.
     pub(super) fn load(
         driver: D,
         source: WeightSource<'_>,
+        format: WeightFormat,
         limits: StepLimits,
         multiprocessors: u32,
         blocks: usize,
     ) -> Result<Self, CudaError> {
         let writer = StepWriter::new(source.config(), limits, blocks);
-        let runner = StepRunner::load(TimedDriver::new(driver), source, limits, multiprocessors, blocks)?;
+        let runner = StepRunner::load(TimedDriver::new(driver), source, format, limits, multiprocessors, blocks)?;
         let upload = vec![0; runner.step_layout.bytes.div_ceil(size_of::<u64>())];
         Ok(Self { runner, writer, buckets: Buckets::up_to(limits.rows), upload })
     }

@@ -12,7 +12,7 @@ use crate::cuda::CudaError;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernel::{DeviceSlice, LoraFactors, SampleStatus, layout};
 use crate::cuda::lora_grid::{LoraCapacity, LoraGrid};
-use crate::cuda::plan::{Placement, StepLimits, WeightLayout, WorkspaceLayout};
+use crate::cuda::plan::{MatrixLayout, Placement, StepLimits, WeightFormat, WeightLayout, WorkspaceLayout};
 use crate::cuda::source::{WeightLoader, WeightSource};
 use crate::cuda::step_layout::{CopyRect, StepLayout, StepShape};
 use crate::decoder::DecoderConfig;
@@ -26,7 +26,7 @@ pub(super) struct StepRunner<D: Driver> {
     pub(super) limits: StepLimits,
     /// Number of multiprocessors of the GPU.
     pub(super) multiprocessors: u32,
-    pub(super) weight_layout: WeightLayout,
+    pub(super) weight_layout: WeightLayout<MatrixLayout>,
     pub(super) buffers: WorkspaceLayout,
     pub(super) step_layout: StepLayout,
     /// Number of KV blocks.
@@ -39,18 +39,19 @@ pub(super) struct StepRunner<D: Driver> {
 }
 
 impl<D: Driver> StepRunner<D> {
-    /// Allocates memory for steps within `limits` and for `blocks` KV blocks, and loads the weights. The caller has
-    /// checked that kernels support the configuration.
+    /// Allocates memory for steps within `limits` and for `blocks` KV blocks, and loads the weights in this format. The
+    /// caller has checked that kernels support the configuration.
     pub(super) fn load(
         driver: D,
         source: WeightSource<'_>,
+        format: WeightFormat,
         limits: StepLimits,
         multiprocessors: u32,
         blocks: usize,
     ) -> Result<Self, CudaError> {
         let config = source.config().clone();
-        let weight_layout = WeightLayout::new(&config, limits.context);
-        let buffers = WorkspaceLayout::new(&config, &limits, multiprocessors);
+        let weight_layout = WeightLayout::of(format, &config, limits.context);
+        let buffers = WorkspaceLayout::new(&config, format, &limits, multiprocessors);
         let step_layout = StepLayout::new(&config, &limits);
         let cached = config.layers * blocks * layout::block_len(config.kv_heads, config.head_dim) * size_of::<bf16>();
         let weights = driver.allocate(weight_layout.bytes)?;

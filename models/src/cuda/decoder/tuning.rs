@@ -6,7 +6,7 @@ use super::runner::StepRunner;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::kernel::SKINNY_ROWS;
-use crate::cuda::plan::Placement;
+use crate::cuda::plan::{MatrixLayout, Placement};
 
 /// Number of layers whose weights take part in a measurement: more than fit into any cache together, so that weights are
 /// read from memory as in a step.
@@ -45,11 +45,20 @@ impl<D: Driver> StepRunner<D> {
         let mut groups = vec![Vec::new(); 4];
         for layer in self.weight_layout.layers.iter().take(LAYERS) {
             let gate_up = half(buffers.gate_up, 2 * config.ffn);
-            groups[0].push(product(buffers.normed, layer.qkv, config.hidden, qkv, half(buffers.qkv, qkv)));
-            groups[1].push(product(buffers.attended, layer.o, q, config.hidden, stream));
-            groups[2].push(product(buffers.normed, layer.gate_up, config.hidden, 2 * config.ffn, gate_up));
-            groups[3].push(product(buffers.activated, layer.down, config.ffn, config.hidden, stream));
+            let products = [
+                (buffers.normed, layer.qkv, config.hidden, qkv, half(buffers.qkv, qkv)),
+                (buffers.attended, layer.o, q, config.hidden, stream),
+                (buffers.normed, layer.gate_up, config.hidden, 2 * config.ffn, gate_up),
+                (buffers.activated, layer.down, config.ffn, config.hidden, stream),
+            ];
+            for (group, (x, matrix, inner, columns, target)) in groups.iter_mut().zip(products) {
+                // Dequantized matrices are multiplied in parts, by the default algorithms.
+                if let MatrixLayout::Half(weight) = matrix {
+                    group.push(product(x, weight, inner, columns, target));
+                }
+            }
         }
+        groups.retain(|group| !group.is_empty());
         if rows <= self.limits.rows {
             let head = self.weight_layout.head.unwrap_or(self.weight_layout.embedding);
             let target = MatMulTarget::Single(DeviceMatrix::new(self.work(buffers.logits), config.vocab));

@@ -160,6 +160,12 @@ kernels! {
     SkinnyMatMul = "skinny",
     /// [`SkinnyMatMul`](super::SkinnyMatMul) with the activation of a feed-forward block.
     SkinnySiluMul = "skinny_silu",
+    /// [`SkinnyMatMul`](super::SkinnyMatMul) with weights in `e4m3`.
+    SkinnyMatMulFp8 = "skinny_fp8",
+    /// [`SkinnyMatMul`](super::SkinnyMatMul) with weights in `e4m3` and the activation of a feed-forward block.
+    SkinnySiluMulFp8 = "skinny_silu_fp8",
+    /// [`DequantizeFp8`](super::DequantizeFp8).
+    DequantizeFp8 = "dequantize_fp8",
     /// [`LoraShrink`](super::LoraShrink).
     LoraShrink = "lora_shrink",
     /// [`LoraExpand`](super::LoraExpand) into `bf16`.

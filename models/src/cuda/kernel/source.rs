@@ -6,13 +6,14 @@ use std::sync::OnceLock;
 use std::{fs, io};
 
 /// Source files of the module, in order.
-pub const PARTS: [(&str, &str); 18] = [
+pub const PARTS: [(&str, &str); 19] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),
     ("embed.cu", include_str!("cu/embed.cu")),
     ("norm.cu", include_str!("cu/norm.cu")),
     ("activation.cu", include_str!("cu/activation.cu")),
     ("attention.cu", include_str!("cu/attention.cu")),
+    ("fp8.cu", include_str!("cu/fp8.cu")),
     ("skinny.cu", include_str!("cu/skinny.cu")),
     ("lora.cu", include_str!("cu/lora.cu")),
     ("sample_row.cu", include_str!("cu/sample_row.cu")),

@@ -334,7 +334,7 @@ fn products_of_few_rows_refuse_buffers_that_are_too_small() {
         refuses(name, |make, on| {
             SkinnyMatMul {
                 x: make.halves("x", ROWS * 32),
-                weights: make.halves("weights", weight_rows * 32),
+                weights: SkinnyWeights::Half(make.halves("weights", weight_rows * 32)),
                 target: target(make),
                 rows: ROWS,
                 inner: 32,
@@ -343,6 +343,27 @@ fn products_of_few_rows_refuse_buffers_that_are_too_small() {
             .launch(on)
         });
     }
+    refuses("skinny_fp8", |make, on| {
+        SkinnyMatMul {
+            x: make.halves("x", ROWS * 32),
+            weights: SkinnyWeights::Fp8(make.make("weights", 5 * 32), make.make("scales", 5)),
+            target: SkinnyTarget::Half(make.make("target", ROWS * 5)),
+            rows: ROWS,
+            inner: 32,
+            columns: 5,
+        }
+        .launch(on)
+    });
+    refuses("dequantize_fp8", |make, on| {
+        DequantizeFp8 {
+            values: make.make("values", 5 * 32),
+            scales: make.make("scales", 5),
+            to: make.halves("to", 5 * 32),
+            rows: 5,
+            inner: 32,
+        }
+        .launch(on)
+    });
 }
 
 #[test]

@@ -3,12 +3,14 @@
 //! Weights and workspace have fixed sizes; the rest of the permitted share is KV cache. All of it is allocated once,
 //! when a decoder is loaded. Adapters are allocated later, from memory outside the plan.
 
+mod matrix;
 mod placement;
 mod weights;
 mod workspace;
 
 use std::fmt;
 
+pub use matrix::{MatrixLayout, WeightFormat};
 pub use placement::{Placement, PlacementAllocator};
 pub use weights::{LayerLayout, WeightLayout};
 pub use workspace::{MAX_ADAPTERS, MAX_RANK, MAX_STACKED, SITES, WorkspaceLayout, splits};
@@ -84,27 +86,29 @@ pub struct MemoryShortage {
 }
 
 impl MemoryPlan {
-    /// Divides a GPU's memory.
+    /// Divides a GPU's memory, for weights in this format.
     ///
     /// # Errors
     /// [`MemoryShortage`] when there is no room for the requested KV blocks, or by default for one sequence of a
     /// thousand tokens (of the context length, if shorter).
     pub fn new(
         config: &DecoderConfig,
+        format: WeightFormat,
         limits: &StepLimits,
         multiprocessors: u32,
         memory: MemoryBudget,
     ) -> Result<Self, Box<MemoryShortage>> {
         let usable = usable(memory);
         let needed = memory.blocks.unwrap_or_else(|| limits.context.min(1000).div_ceil(BLOCK));
-        let mut plan = Self::sizes(config, limits, multiprocessors);
+        let mut plan = Self::sizes(config, format, limits, multiprocessors);
         let available = usable.saturating_sub(plan.weights + plan.workspace) / plan.block;
         if available >= needed {
             plan.blocks = memory.blocks.unwrap_or(available);
             return Ok(plan);
         }
         let fits = |tokens: &usize| {
-            let smaller = Self::sizes(config, &StepLimits { tokens: *tokens, ..*limits }, multiprocessors);
+            let limits = StepLimits { tokens: *tokens, ..*limits };
+            let smaller = Self::sizes(config, format, &limits, multiprocessors);
             smaller.weights + smaller.workspace + needed * smaller.block <= usable
         };
         let halves = std::iter::successors(Some(limits.tokens / 2), |tokens| Some(tokens / 2));
@@ -113,11 +117,16 @@ impl MemoryPlan {
     }
 
     /// Returns the sizes of everything, with no KV blocks.
-    pub(in crate::cuda) fn sizes(config: &DecoderConfig, limits: &StepLimits, multiprocessors: u32) -> Self {
+    pub(in crate::cuda) fn sizes(
+        config: &DecoderConfig,
+        format: WeightFormat,
+        limits: &StepLimits,
+        multiprocessors: u32,
+    ) -> Self {
         let image = StepLayout::new(config, limits).bytes;
         Self {
-            weights: WeightLayout::new(config, limits.context).bytes,
-            workspace: WorkspaceLayout::new(config, limits, multiprocessors).bytes + image + BLAS_BYTES,
+            weights: WeightLayout::of(format, config, limits.context).bytes,
+            workspace: WorkspaceLayout::new(config, format, limits, multiprocessors).bytes + image + BLAS_BYTES,
             block: config.layers * layout::block_len(config.kv_heads, config.head_dim) * 2,
             blocks: 0,
         }

@@ -54,33 +54,51 @@ fn places_follow_each_other_and_are_aligned() {
 }
 
 #[test]
+fn weights_in_fp8_take_half_of_the_layers_and_room_to_dequantize() {
+    let sizes = |format| MemoryPlan::sizes(&seven(), format, &LIMITS, 132);
+    let (half, fp8) = (sizes(WeightFormat::Bf16), sizes(WeightFormat::Fp8));
+    // 28 layers of 233 million weights, a byte less each; a scale of four bytes for each of 49,664 rows.
+    let saved = half.weights - fp8.weights;
+    let layer = 4608 * 3584 + 3584 * 3584 + 3 * 18_944 * 3584;
+    let scales = (4608 + 3584 + 2 * 18_944 + 3584) * 4;
+    assert!(saved.abs_diff(28 * (layer - scales)) < 28 * 4 * 512, "{saved}");
+    assert_eq!(fp8.workspace - half.workspace, 32 << 20);
+    assert_eq!(fp8.block, half.block);
+}
+
+#[test]
 fn what_weights_and_workspace_leave_is_cache() {
-    let plan = MemoryPlan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
+    let plan = MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, memory(80)).unwrap();
     assert_eq!(plan.kv_bytes_per_token(), 2 * 28 * 4 * 128 * 2, "keys and values of four heads in 28 layers, in bf16");
     let used = plan.weights + plan.workspace + plan.blocks * plan.block;
     let usable = (80.0 * GIB as f64 * 0.9) as usize;
     assert!(used <= usable && used + plan.block > usable, "{used} of {usable}");
-    let few = MemoryPlan::new(&seven(), &LIMITS, 132, MemoryBudget { blocks: Some(70), ..memory(80) }).unwrap();
+    let few =
+        MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, MemoryBudget { blocks: Some(70), ..memory(80) })
+            .unwrap();
     assert_eq!((few.blocks, few.weights), (70, plan.weights));
 }
 
 #[test]
 fn a_whole_card_is_not_filled_to_the_brim() {
-    let plan = MemoryPlan::new(&seven(), &LIMITS, 132, MemoryBudget { share: 1.0, ..memory(80) }).unwrap();
+    let plan =
+        MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, MemoryBudget { share: 1.0, ..memory(80) }).unwrap();
     assert!(plan.weights + plan.workspace + plan.blocks * plan.block <= 79 * GIB);
 }
 
 #[test]
 fn what_others_hold_counts_against_the_share() {
-    let alone = MemoryPlan::new(&seven(), &LIMITS, 132, memory(80)).unwrap();
-    let shared = MemoryPlan::new(&seven(), &LIMITS, 132, MemoryBudget { free: 70 * GIB, ..memory(80) }).unwrap();
+    let alone = MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, memory(80)).unwrap();
+    let shared =
+        MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, MemoryBudget { free: 70 * GIB, ..memory(80) })
+            .unwrap();
     let fewer = (alone.blocks - shared.blocks) * alone.block;
     assert!(fewer.abs_diff(10 * GIB) <= alone.block, "{fewer}");
 }
 
 #[test]
 fn a_model_that_does_not_fit_is_refused_with_what_would() {
-    let said = |gib| MemoryPlan::new(&seven(), &LIMITS, 132, memory(gib)).unwrap_err().to_string();
+    let said = |gib| MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, memory(gib)).unwrap_err().to_string();
     let hopeless = said(12);
     assert!(hopeless.contains("weights 14.19 GiB") && hopeless.ends_with("a larger share of the GPU"), "{hopeless}");
     let close = said(17);
@@ -89,7 +107,10 @@ fn a_model_that_does_not_fit_is_refused_with_what_would() {
         panic!("{close}")
     };
     let limits = StepLimits { tokens: tokens.parse().unwrap(), ..LIMITS };
-    assert!(MemoryPlan::new(&seven(), &limits, 132, memory(17)).is_ok(), "what was advised must fit");
+    assert!(
+        MemoryPlan::new(&seven(), WeightFormat::Bf16, &limits, 132, memory(17)).is_ok(),
+        "what was advised must fit"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::{Placement, PlacementAllocator, StepLimits};
+use super::{Placement, PlacementAllocator, StepLimits, WeightFormat};
 use crate::cuda::kernel::{AttendDecode, LoraFactors, SampleTokens};
 use crate::decoder::DecoderConfig;
 
@@ -14,6 +14,10 @@ pub const MAX_RANK: usize = 128;
 pub const MAX_STACKED: usize = 3;
 /// Number of projection groups per layer that an adapter can modify.
 pub const SITES: usize = 4;
+
+/// Maximum number of weights dequantized at a time, unless sixteen rows are more: 32 MiB, which the L2 cache of a large
+/// GPU holds until the multiplication reads them.
+const DEQUANTIZED: usize = 16 << 20;
 
 /// Activations, results and shared tables of a step. Shapes are (rows, width), for the maximum number of tokens or
 /// rows.
@@ -39,6 +43,8 @@ pub struct WorkspaceLayout {
     pub small: Placement<f32>,
     /// Table of LoRA factors by layer, site and slot.
     pub factors: Placement<LoraFactors>,
+    /// Part of a matrix that was dequantized for a multiplication of many rows. Empty for weights in `bf16`.
+    pub dequantized: Placement<bf16>,
     /// Logits of shape (rows that want logits, vocab).
     pub logits: Placement<f32>,
     /// Intermediate results of sampling.
@@ -51,7 +57,7 @@ pub struct WorkspaceLayout {
 
 impl WorkspaceLayout {
     /// Lays out the workspace for steps within `limits` on a GPU with `multiprocessors` multiprocessors.
-    pub fn new(config: &DecoderConfig, limits: &StepLimits, multiprocessors: u32) -> Self {
+    pub fn new(config: &DecoderConfig, format: WeightFormat, limits: &StepLimits, multiprocessors: u32) -> Self {
         let tokens = limits.tokens;
         let rows = limits.rows;
         let mut allocator = PlacementAllocator::default();
@@ -67,6 +73,7 @@ impl WorkspaceLayout {
             // For the largest adapters, so that loading one never needs more workspace.
             small: allocator.place(tokens * MAX_STACKED * MAX_RANK),
             factors: allocator.place(config.layers * SITES * MAX_ADAPTERS),
+            dequantized: allocator.place(dequantized(config, format)),
             logits: allocator.place(rows * config.vocab),
             sampling: allocator.place(rows * SampleTokens::SCRATCH),
             results: allocator.place(3 * rows),
@@ -78,6 +85,19 @@ impl WorkspaceLayout {
 /// Returns the number of splits of decoding attention for this number of rows.
 pub fn splits(config: &DecoderConfig, limits: &StepLimits, rows: usize, multiprocessors: u32) -> u32 {
     AttendDecode::splits_for(rows as u32, config.kv_heads as u32, multiprocessors, limits.context as u32)
+}
+
+/// Returns the number of weights that are dequantized at a time.
+fn dequantized(config: &DecoderConfig, format: WeightFormat) -> usize {
+    if format == WeightFormat::Bf16 {
+        return 0;
+    }
+    let q = config.q_width();
+    let inputs = [(q + 2 * config.kv_width(), config.hidden), (config.hidden, q)];
+    let ffn = [(2 * config.ffn, config.hidden), (config.hidden, config.ffn)];
+    // Sixteen rows always fit: columns of the product are computed in multiples of that.
+    let sizes = inputs.into_iter().chain(ffn).map(|(out, inn)| (out * inn).min(DEQUANTIZED.max(16 * inn)));
+    sizes.max().unwrap_or(0)
 }
 
 /// Returns the size of the partial results, maximized over the number of rows.

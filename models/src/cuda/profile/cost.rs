@@ -5,7 +5,7 @@ use std::ops::Add;
 use super::WorkKind;
 use crate::batch::ForwardBatch;
 use crate::cuda::driver::{MatMul, MatMulOperands, MatMulTarget};
-use crate::cuda::kernel::{SkinnyMatMul, SkinnyTarget};
+use crate::cuda::kernel::{SkinnyMatMul, SkinnyTarget, SkinnyWeights};
 use crate::decoder::DecoderConfig;
 
 /// Bytes per value in `bf16` and in `f32`.
@@ -45,13 +45,18 @@ impl WorkCost {
     /// Cost of a matrix multiplication of few rows, padding of its rows included.
     pub(super) fn of_few(product: &SkinnyMatMul) -> Self {
         let SkinnyMatMul { rows, inner, columns, .. } = *product;
+        // Per row of the matrix.
+        let weights = match product.weights {
+            SkinnyWeights::Half(_) => HALF * inner,
+            SkinnyWeights::Fp8(..) => inner + SINGLE,
+        };
         let result = match product.target {
             SkinnyTarget::Half(_) | SkinnyTarget::SiluMul(_) => HALF,
             SkinnyTarget::Single(_) => SINGLE,
             SkinnyTarget::Sum(_) => 2 * SINGLE,
         };
         Self {
-            bytes: HALF * (rows * inner + inner * product.weight_rows()) + result * rows * columns,
+            bytes: HALF * rows * inner + weights * product.weight_rows() + result * rows * columns,
             operations: 2 * rows * inner * product.weight_rows(),
         }
     }
@@ -93,7 +98,8 @@ impl<'a> StepLoad<'a> {
     }
 
     /// Returns the total cost of one kind of work in the step. `None` for LoRA, whose cost depends on the adapters, for
-    /// matrix multiplications, which are counted per launch, and for kernels that only training launches.
+    /// matrix multiplications, which are counted per launch, for dequantization, which the model does not need, and for
+    /// kernels that only training launches.
     pub(super) fn cost(&self, work: WorkKind) -> Option<WorkCost> {
         let Self { config, tokens, logits, seen, pairs } = *self;
         let layers = config.layers;
@@ -110,7 +116,7 @@ impl<'a> StepLoad<'a> {
             }),
             WorkKind::Activation => moved(layers * tokens * 3 * config.ffn * HALF),
             WorkKind::Sampling => moved(logits * config.vocab * SINGLE),
-            WorkKind::MatMul { .. } | WorkKind::Adapters | WorkKind::Learning => None,
+            WorkKind::MatMul { .. } | WorkKind::Dequantization | WorkKind::Adapters | WorkKind::Learning => None,
         }
     }
 }

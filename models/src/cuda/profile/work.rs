@@ -14,6 +14,8 @@ pub enum WorkKind {
         /// Width of an output row.
         out: usize,
     },
+    /// Dequantization of weights for matrix multiplications of many rows.
+    Dequantization,
     /// Embedding lookup.
     Embedding,
     /// RMS norms of the residual stream.
@@ -37,7 +39,11 @@ impl WorkKind {
     /// shape.
     pub fn of(kernel: CudaKernel) -> Option<Self> {
         Some(match kernel {
-            CudaKernel::SkinnyMatMul | CudaKernel::SkinnySiluMul => return None,
+            CudaKernel::SkinnyMatMul
+            | CudaKernel::SkinnySiluMul
+            | CudaKernel::SkinnyMatMulFp8
+            | CudaKernel::SkinnySiluMulFp8 => return None,
+            CudaKernel::DequantizeFp8 => Self::Dequantization,
             CudaKernel::EmbedTokens => Self::Embedding,
             CudaKernel::RmsNorm => Self::Norm,
             CudaKernel::Rotary => Self::Rotary,
@@ -65,6 +71,7 @@ impl fmt::Display for WorkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Self::MatMul { inn, out } => return write!(f, "matmul {inn} to {out}"),
+            Self::Dequantization => "dequantization",
             Self::Embedding => "embedding",
             Self::Norm => "norms",
             Self::Rotary => "rotary, KV write",

@@ -19,7 +19,8 @@ impl CudaProfiler {
     pub fn load(source: WeightSource<'_>, options: &CudaOptions) -> Result<Self, CudaError> {
         let (driver, plan) = gpu::open(source.config(), options)?;
         let multiprocessors = driver.gpu().info().multiprocessors;
-        let mut profiler = Profiler::load(driver, source, options.limits, multiprocessors, plan.blocks)?;
+        let mut profiler =
+            Profiler::load(driver, source, options.weights, options.limits, multiprocessors, plan.blocks)?;
         let groups = profiler.runner.products_by_shape(&Buckets::up_to(options.limits.rows));
         profiler.runner.driver.inner_mut().tune(&groups, options.algorithms.as_ref())?;
         Ok(Self(profiler))

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adjusted;
+mod fp8;
 mod gguf;
 mod pair;
 mod profile;

@@ -11,7 +11,7 @@ use crate::cuda::decoder::runner::StepRunner;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::kernel::{DeviceSlice, layout};
-use crate::cuda::plan::{self, MemoryPlan, StepLimits};
+use crate::cuda::plan::{self, MemoryPlan, StepLimits, WeightFormat};
 use crate::cuda::source::WeightSource;
 use crate::cuda::step_layout::{StepShape, StepWriter};
 use crate::decoder::{Decoder, KvCache};
@@ -28,6 +28,7 @@ const POISON: u16 = 0xffab;
 
 pub(super) struct DecoderPair<D: Driver = Emulator> {
     runner: StepRunner<D>,
+    format: WeightFormat,
     writer: StepWriter,
     buckets: Buckets,
     /// Layout of the step on the host.
@@ -58,7 +59,12 @@ pub(super) struct StepOutcome {
 impl DecoderPair {
     /// Returns `None` when kernels cannot be compiled.
     pub(super) fn new(weights: &Weights, seed: u64) -> Option<Self> {
-        Some(Self::on(Emulator::new(weights.config().head_dim, seed)?, weights))
+        Self::of(WeightFormat::Bf16, weights, seed)
+    }
+
+    /// Keeps the emulator's weights in this format; the CPU computes with the checkpoint's.
+    pub(super) fn of(format: WeightFormat, weights: &Weights, seed: u64) -> Option<Self> {
+        Some(Self::on(Emulator::new(weights.config().head_dim, seed)?, weights, format))
     }
 
     /// Returns the bytes allocated on the emulator.
@@ -69,11 +75,11 @@ impl DecoderPair {
 
 impl<D: Driver> DecoderPair<D> {
     /// Creates the pair on an emulator wrapped in another driver.
-    pub(super) fn on(driver: D, weights: &Weights) -> Self {
+    pub(super) fn on(driver: D, weights: &Weights, format: WeightFormat) -> Self {
         let config = weights.config();
         plan::check(config, &LIMITS).unwrap();
-        let runner =
-            StepRunner::load(driver, WeightSource::Checkpoint(weights), LIMITS, MULTIPROCESSORS, BLOCKS).unwrap();
+        let source = WeightSource::Checkpoint(weights);
+        let runner = StepRunner::load(driver, source, format, LIMITS, MULTIPROCESSORS, BLOCKS).unwrap();
         let writer = StepWriter::new(config, LIMITS, BLOCKS);
         let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
         // 17 and 39 are coprime, so that blocks are assigned in a scrambled order.
@@ -82,6 +88,7 @@ impl<D: Driver> DecoderPair<D> {
             upload: vec![0; writer.layout().bytes.div_ceil(size_of::<u64>())],
             kv: decoder.kv_cache(BLOCKS),
             runner,
+            format,
             writer,
             buckets: Buckets::up_to(LIMITS.rows),
             decoder,
@@ -90,6 +97,12 @@ impl<D: Driver> DecoderPair<D> {
         };
         (0..BLOCKS).for_each(|block| pair.fill_block(block, POISON));
         pair
+    }
+
+    /// Limits the number of weights that are dequantized at a time, so that matrices are multiplied in parts.
+    pub(super) fn dequantize_at_most(&mut self, weights: usize) {
+        let dequantized = &mut self.runner.buffers.dequantized;
+        *dequantized = dequantized.part(0, weights);
     }
 
     /// Returns the decoder on the emulator.
@@ -104,7 +117,7 @@ impl<D: Driver> DecoderPair<D> {
 
     /// Returns the planned bytes without the cuBLAS workspace.
     pub(super) fn planned(&self) -> usize {
-        let plan = MemoryPlan::sizes(&self.runner.config, &LIMITS, MULTIPROCESSORS);
+        let plan = MemoryPlan::sizes(&self.runner.config, self.format, &LIMITS, MULTIPROCESSORS);
         plan.weights + plan.workspace - plan::BLAS_BYTES + BLOCKS * plan.block
     }
 

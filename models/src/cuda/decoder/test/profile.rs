@@ -7,7 +7,7 @@ use crate::cuda::decoder::profiler::Profiler;
 use crate::cuda::driver::Driver;
 use crate::cuda::kernel::SKINNY_ROWS;
 use crate::cuda::kernel::emulator::Emulator;
-use crate::cuda::plan::StepLimits;
+use crate::cuda::plan::{StepLimits, WeightFormat};
 use crate::cuda::profile::{StepProfile, StepTimings, TimedDriver, UniformBatch, WorkCost, WorkKind};
 use crate::cuda::source::WeightSource;
 use crate::cuda::toy::{self, distance, llama};
@@ -58,7 +58,7 @@ fn a_timed_step_computes_the_same_and_each_launch_is_timed_once() {
     let (Some(mut plain), Some(emulator)) = (DecoderPair::new(&weights, 9), Emulator::new(config.head_dim, 9)) else {
         return;
     };
-    let mut timed = DecoderPair::on(TimedDriver::new(emulator), &weights);
+    let mut timed = DecoderPair::on(TimedDriver::new(emulator), &weights, WeightFormat::Bf16);
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("all");
     save(&weights, 3, &Module::ALL, &dir);
@@ -112,7 +112,7 @@ fn a_profile_of_decoding_and_of_prefill_leaves_nothing_out() {
     let prefill = UniformBatch { before: 0, new: 21, ..decode };
     assert_eq!((decode.blocks(), prefill.blocks()), (6, 6));
     let source = WeightSource::Checkpoint(&weights);
-    let mut profiler = Profiler::load(emulator, source, limits, 132, decode.blocks()).unwrap();
+    let mut profiler = Profiler::load(emulator, source, WeightFormat::Bf16, limits, 132, decode.blocks()).unwrap();
     let mut run = |alike: UniformBatch| {
         let profile = profiler.profile(alike, 2).unwrap();
         whole(&profile, &config, alike.rows * alike.new);

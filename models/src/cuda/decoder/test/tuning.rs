@@ -6,6 +6,7 @@ use crate::cuda::algorithms::MatMulShape;
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::MatMul;
 use crate::cuda::kernel::emulator::Emulator;
+use crate::cuda::plan::WeightFormat;
 use crate::cuda::profile::{TimedDriver, WorkCost, WorkKind};
 use crate::cuda::toy::{self, llama, qwen2};
 
@@ -14,7 +15,7 @@ fn every_multiplication_of_a_decode_step_is_in_a_group() {
     for config in [llama(), qwen2()] {
         let weights = toy::open(&config);
         let Some(emulator) = Emulator::new(config.head_dim, 9) else { return };
-        let mut pair = DecoderPair::on(TimedDriver::new(emulator), &weights);
+        let mut pair = DecoderPair::on(TimedDriver::new(emulator), &weights, WeightFormat::Bf16);
         // One row more than are multiplied by a kernel.
         let rows = std::array::from_fn::<_, 17, _>(|salt| pair.begin(salt, None));
         let batch = pair.batch(&rows.map(|row| (row, 1, LogitPositions::Last)));
@@ -51,4 +52,13 @@ fn groups_have_one_shape_with_the_weights_of_several_layers_and_cover_all_sizes_
     // Decode steps of 17 to 48 rows, then powers of two, up to the limit of 128 tokens.
     assert_eq!(sizes, [24, 32, 40, 48, 64, 128]);
     assert_eq!(groups.len(), 4 * 5 + 2 * 4, "only decode steps have logits of all rows");
+}
+
+#[test]
+fn of_weights_in_fp8_only_the_output_projection_has_groups() {
+    let config = qwen2();
+    let Some(pair) = DecoderPair::of(WeightFormat::Fp8, &toy::open(&config), 4) else { return };
+    let groups = pair.runner().products_by_shape(&Buckets::up_to(48));
+    assert_eq!(groups.len(), 4, "decode steps of 24 to 48 rows");
+    assert!(groups.iter().flatten().all(|product| product.fits() && product.columns == config.vocab));
 }

@@ -129,6 +129,7 @@ pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFin
         score::check,
         skinny::check,
         skinny::silu_mul,
+        skinny::dequantize,
         lora::check,
         sample::check,
         sample_adjusted::check,

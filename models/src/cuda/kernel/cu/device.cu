@@ -38,6 +38,14 @@ DEVICE u32 pack(float low, float high) {
     return both;
 }
 
+// Two values of bf16, each times 2^120.
+DEVICE u32 times_2_120(u32 both) {
+    u32 y;
+    // Plus -0, which keeps the sign of a zero.
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(both), "r"(0x7b807b80u), "r"(0x80008000u));
+    return y;
+}
+
 // c += a · b for a of 16 × 16, b of 16 × 8. With g = lane / 4 and t = lane % 4, a lane holds
 //   of a: rows g, g + 8, g, g + 8 at columns 2t, 2t, 2t + 8, 2t + 8, and the next column of each;
 //   of b: rows 2t and 2t + 8, and the next row of each, at column g;

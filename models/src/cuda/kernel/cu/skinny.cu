@@ -19,8 +19,22 @@ struct HalfWeights {
     const bf16* at;
 
     DEVICE_METHOD uint4 read(u64 from) const { return load_once(at + from); }
+    DEVICE_METHOD float scale(u32) const { return 1.0f; }
     static DEVICE_METHOD void unpack(uint4 from, u32* pairs) {
         pairs[0] = from.x, pairs[1] = from.y, pairs[2] = from.z, pairs[3] = from.w;
+    }
+};
+
+// Weights in e4m3 with one scale per row, a power of two: sixteen values per lane in a step.
+struct Fp8Weights {
+    static const u32 VALUES = 16;
+    const unsigned char* at;
+    const float* scales;
+
+    DEVICE_METHOD uint4 read(u64 from) const { return load_once(at + from); }
+    DEVICE_METHOD float scale(u32 row) const { return scales[row]; }
+    static DEVICE_METHOD void unpack(uint4 from, u32* pairs) {
+        unpack_fp8(from.x, pairs), unpack_fp8(from.y, pairs + 2), unpack_fp8(from.z, pairs + 4), unpack_fp8(from.w, pairs + 6);
     }
 };
 
@@ -122,9 +136,10 @@ DEVICE void skinny_product(
     const u32 row = first + threadIdx.x / 16, at = column + threadIdx.x % 16;
     if (row >= rows || at >= columns) return;
     const u64 place = (u64)row * columns + at;
-    if (target == TO_HALF) ((bf16*)y)[place] = narrow(sums[0]);
-    else if (target == TO_SINGLE) ((float*)y)[place] = sums[0];
-    else ((float*)y)[place] += sums[0];
+    const float sum = sums[0] * weights.scale(at);
+    if (target == TO_HALF) ((bf16*)y)[place] = narrow(sum);
+    else if (target == TO_SINGLE) ((float*)y)[place] = sum;
+    else ((float*)y)[place] += sum;
 }
 
 // y = silu(x · Gᵀ) · (x · Uᵀ) for G above U in one matrix, with both products rounded to bf16 as `silu_mul` gets them.
@@ -136,7 +151,8 @@ DEVICE void skinny_gated(
     skinny_block<Weights, 2>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
     const u32 row = first + threadIdx.x / 16, at = column + threadIdx.x % 16;
     if (row >= rows || at >= columns) return;
-    y[(u64)row * columns + at] = narrow(silu_times(widen(narrow(sums[0])), widen(narrow(sums[1]))));
+    const float gate = sums[0] * weights.scale(at), up = sums[1] * weights.scale(columns + at);
+    y[(u64)row * columns + at] = narrow(silu_times(widen(narrow(gate)), widen(narrow(up))));
 }
 
 KERNEL(256, 2) skinny(
@@ -148,4 +164,17 @@ KERNEL(256, 2) skinny(
 KERNEL(256, 2) skinny_silu(const bf16* x, const bf16* weights, bf16* y, u32 rows, u32 inner, u32 columns) {
     SHARED_ARRAY(float, room, SKINNY_WARPS * 512);
     skinny_gated(room, x, HalfWeights{weights}, y, rows, inner, columns);
+}
+
+KERNEL(256, 2) skinny_fp8(
+    const bf16* x, const unsigned char* weights, const float* scales, void* y, u32 target, u32 rows, u32 inner,
+    u32 columns) {
+    SHARED_ARRAY(float, room, SKINNY_WARPS * 256);
+    skinny_product(room, x, Fp8Weights{weights, scales}, y, target, rows, inner, columns);
+}
+
+KERNEL(256, 2) skinny_silu_fp8(
+    const bf16* x, const unsigned char* weights, const float* scales, bf16* y, u32 rows, u32 inner, u32 columns) {
+    SHARED_ARRAY(float, room, SKINNY_WARPS * 512);
+    skinny_gated(room, x, Fp8Weights{weights, scales}, y, rows, inner, columns);
 }

@@ -218,6 +218,10 @@ static inline uint32_t pack(float low, float high) { return round_bf16(low) | ro
 
 static inline float half_of(uint32_t both, int i) { return from_bits(i ? both & 0xffff0000u : both << 16); }
 
+static inline uint32_t times_2_120(uint32_t both) {
+    return pack(half_of(both, 0) * 0x1p120f, half_of(both, 1) * 0x1p120f);
+}
+
 // Implements mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16") with sums in double.
 static inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
     const emu::Exchange& all = emu::together(5, [&](emu::Exchange& to, uint32_t lane) {

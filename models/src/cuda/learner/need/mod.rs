@@ -17,7 +17,9 @@ use crate::ModelError;
 use crate::batch::BLOCK;
 use crate::cuda::CudaError;
 use crate::cuda::decoder::adapter_bytes;
-use crate::cuda::plan::{self, BLAS_BYTES, MAX_RANK, MemoryPlan, RESERVED_BYTES, StepLimits, WeightLayout};
+use crate::cuda::plan::{
+    self, BLAS_BYTES, MAX_RANK, MemoryPlan, RESERVED_BYTES, StepLimits, WeightFormat, WeightLayout,
+};
 use crate::decoder::DecoderConfig;
 use crate::gradient::{Lora, Module, Tune};
 
@@ -172,7 +174,7 @@ impl EngineMemory {
                 "an adapter of rank {rank}: at most {MAX_RANK} for rollouts on a GPU"
             )));
         }
-        let plan = MemoryPlan::sizes(config, &rollouts.limits, rollouts.multiprocessors);
+        let plan = MemoryPlan::sizes(config, WeightFormat::Bf16, &rollouts.limits, rollouts.multiprocessors);
         let all = rollouts.limits.rows * blocks(rollouts.longest);
         let engine = Self { plan, adapters: HELD * adapter_bytes(config, lora) };
         Ok(engine.with_blocks(rollouts.kv.map_or(all, |bytes| (bytes / plan.block).max(1))))

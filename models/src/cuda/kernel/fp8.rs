@@ -1,0 +1,163 @@
+//! Weights in `e4m3` with one scale per row.
+//!
+//! A format with an exponent of its own has the same relative error at every magnitude, at most 1/16 of a value of
+//! normal size, so that one scale per row is enough: it only has to keep the row's largest value in range, and values
+//! down to 2⁻¹⁴ of it stay normal. Scales are powers of two, so that a weight times its scale is a `bf16` exactly: the
+//! kernels that read `e4m3` and a multiplication of dequantized weights multiply the same numbers.
+
+use half::bf16;
+
+use super::launch::LaunchArguments;
+use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
+
+/// Largest finite value of `e4m3`.
+const LARGEST: f32 = 448.0;
+
+/// Exponent of the smallest normal value of `e4m3`.
+const SMALLEST_EXPONENT: i32 = -6;
+
+/// Number of values per thread.
+const PER_THREAD: usize = 16;
+
+/// Threads per block.
+const THREADS: u32 = 256;
+
+/// Quantizes one row to `to`, whose order of bytes is that of `cu/fp8.cu`, and returns its scale. The length is a
+/// multiple of 4.
+pub fn quantize_row(row: &[bf16], to: &mut Vec<u8>) -> f32 {
+    let largest = row.iter().map(|value| value.to_f32().abs()).fold(0.0, f32::max);
+    let scale = scale(largest);
+    let first = to.len();
+    to.extend(row.iter().map(|value| encode(value.to_f32() / scale)));
+    for four in to[first..].chunks_exact_mut(4) {
+        four.swap(1, 2);
+    }
+    scale
+}
+
+/// Returns the smallest power of two by which this value can be divided without exceeding the range.
+fn scale(largest: f32) -> f32 {
+    if largest <= 0.0 || !largest.is_finite() {
+        return 1.0;
+    }
+    // 448 is 1.75 · 2⁸: a value with a larger mantissa needs one more power.
+    let bits = largest.to_bits();
+    let exponent = (bits >> 23) as i32 - 127 - 8 + i32::from(bits & 0x7f_ffff > 0x60_0000);
+    // Normal, so that dividing by the scale is exact.
+    2f32.powi(exponent.max(-126))
+}
+
+/// Rounds to the nearest `e4m3`, ties to even; beyond the range to the largest value. NaN stays NaN.
+fn encode(value: f32) -> u8 {
+    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+    if value.is_nan() {
+        return sign | 0x7f;
+    }
+    let size = value.abs().min(LARGEST);
+    // The exponent field; zero and subnormal numbers are far below the smallest exponent.
+    let exponent = ((size.to_bits() >> 23) as i32 - 127).max(SMALLEST_EXPONENT);
+    // Three bits of mantissa: units of 2^(exponent − 3), eight to sixteen of them for a normal value.
+    let units = (size * 2f32.powi(3 - exponent)).round_ties_even() as i32;
+    sign | (((exponent + 7) << 3) + units - 8) as u8
+}
+
+/// Returns the value of an `e4m3`.
+pub fn decode(bits: u8) -> f32 {
+    let exponent = i32::from(bits >> 3 & 15);
+    let mantissa = f32::from(bits & 7) / 8.0;
+    let size = match (exponent, bits & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(SMALLEST_EXPONENT),
+        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
+    };
+    if bits & 0x80 != 0 { -size } else { size }
+}
+
+/// Returns the index of the byte that holds value `at` of a row.
+pub fn byte_of(at: usize) -> usize {
+    at / 4 * 4 + [0, 2, 1, 3][at % 4]
+}
+
+/// Conversion of weights from `e4m3` to `bf16`, exactly.
+#[derive(Debug, Clone, Copy)]
+pub struct DequantizeFp8 {
+    /// Weights of shape (rows, inner).
+    pub values: DeviceSlice<u8>,
+    /// Scales of shape (rows).
+    pub scales: DeviceSlice<f32>,
+    /// Output of shape (rows, inner). Written.
+    pub to: DeviceSlice<bf16>,
+    /// Number of rows.
+    pub rows: usize,
+    /// Number of values of a row, a multiple of 16.
+    pub inner: usize,
+}
+
+impl DequantizeFp8 {
+    /// Launches the kernel.
+    ///
+    /// # Errors
+    /// [`KernelError`] when a buffer is too small, or from the driver.
+    pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
+        let Self { values, scales, to, rows, inner } = self;
+        let kernel = CudaKernel::DequantizeFp8;
+        kernel.demand(inner.is_multiple_of(PER_THREAD), || format!("rows of {inner}: expected a multiple of 16"))?;
+        let count = rows * inner;
+        kernel.fits("values", values, count)?;
+        kernel.fits("scales", scales, *rows)?;
+        kernel.fits("to", to, count)?;
+        let threads = u32::try_from(count / PER_THREAD).ok().filter(|&threads| threads <= u32::MAX - THREADS);
+        let Some(threads) = threads else {
+            let what = format!("{count} values: expected fewer than 2³⁶");
+            return Err(KernelError::Shape { kernel, what });
+        };
+        let per_row = (inner / PER_THREAD) as u32;
+        let arguments = LaunchArguments::new().slice(values).slice(scales).slice(to).int(threads).int(per_row);
+        let geometry = Geometry { blocks: [threads.div_ceil(THREADS), 1, 1], threads: THREADS, shared: 0 };
+        // SAFETY: the parameters of `dequantize_fp8`; sizes were checked.
+        unsafe { arguments.launch(on, kernel, geometry) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_encoded_as_itself() {
+        for bits in (0..=255).filter(|bits| bits & 0x7f != 0x7f) {
+            assert_eq!(encode(decode(bits)), bits, "{}", decode(bits));
+        }
+        assert!(decode(0x7f).is_nan() && decode(encode(f32::NAN)).is_nan());
+        assert_eq!((decode(1), decode(8), decode(0x7e)), (2f32.powi(-9), 2f32.powi(-6), 448.0));
+    }
+
+    #[test]
+    fn values_are_rounded_to_the_nearest_with_ties_to_even() {
+        for low in 0..0x7e {
+            let middle = (decode(low) + decode(low + 1)) / 2.0;
+            let even = low + low % 2;
+            assert_eq!(encode(middle), even, "between {} and {}", decode(low), decode(low + 1));
+            assert_eq!((encode(middle * 1.001), encode(middle * 0.999)), (low + 1, low), "{middle}");
+        }
+        assert_eq!((encode(1e9), encode(-1e9)), (0x7e, 0xfe));
+    }
+
+    #[test]
+    fn a_row_keeps_its_largest_value_in_range_and_its_error_small() {
+        for largest in [1e-30, 0.02, 1.0, 447.9, 448.0, 448.1, 900.0, 3e38] {
+            let row: Vec<bf16> = (0..64).map(|i| bf16::from_f32(largest * ((i as f32 - 31.0) / 32.0))).collect();
+            let mut bytes = Vec::new();
+            let scale = quantize_row(&row, &mut bytes);
+            assert_eq!(scale.to_bits() << 9, 0, "a power of two: {scale}");
+            for (at, value) in row.iter().enumerate() {
+                let found = decode(bytes[byte_of(at)]) * scale;
+                assert!((found - value.to_f32()).abs() <= value.to_f32().abs() / 16.0, "{value} became {found}");
+                assert_eq!(bf16::from_f32(found).to_f32(), found, "exact in bf16");
+            }
+        }
+        let mut bytes = Vec::new();
+        assert_eq!(quantize_row(&[bf16::ZERO; 4], &mut bytes), 1.0);
+        assert_eq!(bytes, [0; 4]);
+    }
+}
