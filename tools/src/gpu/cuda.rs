@@ -167,16 +167,7 @@ pub(super) fn backend(
     team: Arc<Team>,
 ) -> Result<(CudaBackend, LoadTime), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions {
-        ordinal,
-        weights: WeightFormat::Bf16,
-        limits,
-        share: 0.9,
-        blocks: None,
-        graphs,
-        limit,
-        algorithms,
-    };
+    let options = CudaOptions { graphs, ..options(ordinal, limits, limit, algorithms) };
     let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     // The warm-up counts: a server is ready only after it.
@@ -190,6 +181,20 @@ pub(super) fn backend(
     Ok((CudaBackend::new(decoder, &shape.name, 1, team), ready))
 }
 
+/// Options of a decoder with weights in `bf16`, CUDA graphs, and as many KV blocks as fit.
+fn options(ordinal: usize, limits: StepLimits, limit: Duration, algorithms: Option<AlgorithmFile>) -> CudaOptions {
+    CudaOptions {
+        ordinal,
+        weights: WeightFormat::Bf16,
+        limits,
+        share: 0.9,
+        blocks: None,
+        graphs: true,
+        limit,
+        algorithms,
+    }
+}
+
 /// Creates a profiler of this shape with random weights, large enough for `steps`; `limit` is the time limit of a step.
 pub(super) fn profiler(
     ordinal: usize,
@@ -201,16 +206,7 @@ pub(super) fn profiler(
 ) -> Result<CudaProfiler, CudaError> {
     let blocks = steps.iter().map(UniformBatch::blocks).max();
     // Without graphs, because the kernels of a graph cannot be timed one by one.
-    let options = CudaOptions {
-        ordinal,
-        weights: WeightFormat::Bf16,
-        limits,
-        share: 0.9,
-        blocks,
-        graphs: false,
-        limit,
-        algorithms,
-    };
+    let options = CudaOptions { blocks, graphs: false, ..options(ordinal, limits, limit, algorithms) };
     CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
 }
 
@@ -226,16 +222,7 @@ pub(super) fn agreement(
 ) -> anyhow::Result<()> {
     let context = LIMITS.context.min(weights.config().context);
     let limits = StepLimits { context, ..LIMITS };
-    let options = CudaOptions {
-        ordinal,
-        weights: WeightFormat::Bf16,
-        limits,
-        share: 0.9,
-        blocks: Some(4096),
-        graphs: true,
-        limit,
-        algorithms,
-    };
+    let options = CudaOptions { blocks: Some(4096), ..options(ordinal, limits, limit, algorithms) };
     let decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
     let vocab = weights.config().vocab;
@@ -267,16 +254,7 @@ pub(super) fn large_batches(
 ) -> anyhow::Result<()> {
     let limits = StepLimits { rows: MAX_ROWS, ..LIMITS };
     let blocks = Some(limits.rows * limits.context.div_ceil(BLOCK));
-    let options = CudaOptions {
-        ordinal,
-        weights: WeightFormat::Bf16,
-        limits,
-        share: 0.9,
-        blocks,
-        graphs: true,
-        limit,
-        algorithms,
-    };
+    let options = CudaOptions { blocks, ..options(ordinal, limits, limit, algorithms) };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     decoder.warm_up()?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));

@@ -15,7 +15,7 @@ use crate::error::IndexError;
 
 /// Maximum number of query groups that a thread takes at once. All of these groups are compared with a block of columns
 /// while the block is in the cache.
-const BLOCK: usize = 64;
+const BLOCK: usize = 32;
 
 /// Number of pairs up to which full products cost less than sketches.
 const FEW_PAIRS: usize = 1 << 18;
