@@ -50,7 +50,7 @@ pub struct Algorithm {
 }
 
 /// Circumstances that a choice depends on.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AlgorithmScope {
     /// Product name of the GPU.
     pub gpu: String,

@@ -1,7 +1,5 @@
 //! Choice of the fastest algorithm for each shape of matrix multiplication, by measurement.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::cublas_lt::LtHandle;
@@ -19,9 +17,6 @@ const ROUNDS: usize = 3;
 /// Maximum number of products per round.
 const MOST: usize = 32;
 
-/// Algorithms chosen by this process, so that a decoder that is loaded again measures nothing again.
-static CHOSEN: Mutex<BTreeMap<AlgorithmScope, AlgorithmTable>> = Mutex::new(BTreeMap::new());
-
 /// Algorithms in use by one cuBLAS handle.
 pub(super) struct ChosenAlgorithms {
     pub(super) lt: LtHandle,
@@ -29,8 +24,8 @@ pub(super) struct ChosenAlgorithms {
 }
 
 impl Blas {
-    /// Chooses an algorithm for each group of products of the same shape, where none is known from this process or from
-    /// `file`. The products are computed: their targets have to be memory without meaning.
+    /// Chooses an algorithm for each group of products of the same shape, where `file` has none. The products are computed:
+    /// their targets have to be memory without meaning.
     ///
     /// Without cublasLt, or if it fails, products are computed as before.
     ///
@@ -51,9 +46,7 @@ impl Blas {
         };
         let info = gpu.info();
         let scope = AlgorithmScope { gpu: info.name.clone(), driver: info.driver.clone(), library: lt.version() };
-        let known = CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).get(&scope).cloned();
-        let read = || file.map(|file| file.read(&scope)).unwrap_or_default();
-        let mut table = known.unwrap_or_else(read);
+        let mut table = file.map(|file| file.read(&scope)).unwrap_or_default();
         let begun = Instant::now();
         let chosen = self.choose(gpu, &lt, groups, &mut table)?;
         if chosen > 0 {
@@ -65,7 +58,6 @@ impl Blas {
                 tracing::warn!(path = %file.path().display(), "cannot keep the chosen algorithms: {error}");
             }
         }
-        CHOSEN.lock().unwrap_or_else(PoisonError::into_inner).insert(scope, table.clone());
         self.chosen = Some(ChosenAlgorithms { lt, table });
         Ok(())
     }
