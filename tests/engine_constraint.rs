@@ -76,7 +76,7 @@ async fn run(session: &mut Session, generate: Generate) -> Result<Vec<u32>, Engi
     Ok(ids)
 }
 
-/// Returns the token that the mock samples for a context without a constraint.
+/// Returns the tokens that the mock samples after `prompt` without a constraint.
 fn free(prompt: std::ops::Range<u32>, tokens: usize) -> Vec<u32> {
     let (random, mut context) = (Random { seed: 7, vocab: VOCAB }, prompt.collect::<Vec<_>>());
     let given = context.len();

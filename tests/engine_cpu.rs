@@ -48,7 +48,7 @@ fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<Adap
         batch.push(&ids[done..], done, &table, adapter, LogitPositions::Last);
         decoder.forward(&batch, &mut cache, &mut logits).unwrap();
         done = ids.len();
-        // Of equal logits the lowest ID wins, as in greedy sampling.
+        // The lowest ID wins among equal logits, as in greedy sampling.
         let best = logits.row(0).iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
         ids.push(best.unwrap().0 as u32);
     }
@@ -75,7 +75,7 @@ fn prompt(family: u32, tokens: u32, vocab: u32) -> Vec<u32> {
     (0..tokens).map(|position| (family * 17 + position * 29 + position * position) % vocab).collect()
 }
 
-/// Runs two turns with an observation between them. Returns the session and its expected tokens.
+/// Runs two turns with an observation between them. Returns the session.
 async fn episode(engine: &Engine, prompt: Vec<u32>, adapter: Option<LoadedAdapter>) -> Session {
     let mut session = engine.session(SessionOptions { adapter, ..SessionOptions::default() });
     session.append(&prompt, Origin::Prompt, false);

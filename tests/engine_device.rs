@@ -69,7 +69,7 @@ async fn sessions_come_and_go_while_a_device_works() {
                         ..Generate::default()
                     };
                     if number % 7 == 3 && turn == 1 {
-                        // Lost interest after a token; the session goes on from what was delivered.
+                        // The reader leaves after one token, and the session continues from what was delivered.
                         let mut turn = session.generate(generate).await.unwrap();
                         timeout(PATIENCE, turn.next()).await.expect("the engine hangs").unwrap().unwrap();
                     } else {
@@ -126,7 +126,7 @@ async fn a_device_that_hangs_is_given_up_and_never_waited_for_again() {
     }
     assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("did not finish")));
     assert_eq!(engine.counters().step_failures_total.get(), 1, "nobody tries again on a device that hangs");
-    // Refused at once, and the thread ends: freeing what this device holds would take for ever.
+    // Turns are refused at once, and the thread ends without freeing the device's memory, which would take forever.
     assert!(matches!(run(&mut sessions[0], generate()).await, Err(EngineError::Dead(_))));
     timeout(PATIENCE, engine.shutdown()).await.expect("shutting down waits for the device");
 }

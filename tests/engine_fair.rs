@@ -1,5 +1,5 @@
-//! Fairness of a running engine, measured by the clock. The goals themselves are tested in `engine/src/scheduler/fairness.rs`,
-//! where no other process takes the time.
+//! Fairness of a running engine, measured by the clock. The goals themselves are tested in
+//! `engine/src/scheduler/fairness.rs`, where no other process takes the time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -44,7 +44,7 @@ fn spawn(engine: &Engine, options: SessionOptions, tokens: u32, max_tokens: usiz
     tokio::spawn(async move { run(&engine, options, tokens, max_tokens).await })
 }
 
-/// Returns the median time to the first token of a short request, which others of its kind follow.
+/// Returns the median time to the first token of seven short requests, sent one after the other.
 async fn first_token(engine: &Engine) -> Duration {
     let mut times = Vec::new();
     for index in 0..7 {
@@ -66,8 +66,8 @@ async fn a_short_request_is_not_held_up_by_eight_long_prompts() {
     sleep(Duration::from_millis(200)).await;
     let loaded = first_token(&engine).await;
     assert!(load.iter().any(|request| !request.is_finished()), "the load ended before the measurement");
-    // About three times on an idle machine, as the tests in a simulated clock hold; a busy machine adds to it. First
-    // come, first served, it is about a hundred times.
+    // About three times on an idle machine, as the tests in a simulated clock hold; a busy machine adds to it. With
+    // first come, first served, it is about a hundred times.
     assert!(loaded <= 10 * alone, "{loaded:?} instead of {alone:?}");
 }
 

@@ -240,7 +240,7 @@ fn policy(protocol: &str, prompt: &str, config: &GoldenConfig) -> Policy {
 }
 
 fn segments(trajectory: &Trajectory, runtime: &Runtime<Script>) -> Vec<(String, u8)> {
-    // Nothing is forced in this loop: what training learns (`Sample::loss_mask`) is what the policy wrote.
+    // This loop forces no token, so training (`Sample::loss_mask`) learns exactly the tokens that the policy wrote.
     let mask = own_mask(trajectory).skip(trajectory.prompt_tokens);
     let mut runs: Vec<(Vec<u32>, u8)> = Vec::new();
     for (token, trained) in trajectory.response().iter().zip(mask) {
@@ -300,7 +300,7 @@ async fn check(
     assert_eq!(segments(&trajectory, &runtime), golden.segments_text_trainmask, "{what}");
     assert_eq!(trajectory.rounds() + 1, golden.turns_stats, "{what}: turns");
     assert_eq!(!trajectory.actions.last().unwrap().action.ends(), golden.still_active, "{what}: active");
-    // One that is cut away with the end of the response is none.
+    // An answer that is cut off with the end of the response does not count.
     if !golden.final_response.contains("</answer>") {
         assert_eq!(trajectory.answer, None, "{what}: answer");
     }

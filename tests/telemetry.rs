@@ -354,7 +354,7 @@ fn a_collector_at_https_is_trusted_by_its_certificate() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         (id, program.end())
     };
-    // Nothing is sent to a collector that cannot be known.
+    // No trace is sent to a collector whose certificate is not trusted.
     let (_, log) = ask(&[]);
     let told: Vec<_> = log.iter().filter(|line| line["fields"]["message"] == "traces are not delivered").collect();
     let [told] = told.as_slice() else { panic!("{told:?}") };

@@ -88,7 +88,7 @@ async fn ask(socket: &mut TlsStream<TcpStream>, head: &str, body: &str) -> Strin
     );
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    // Not every end of a connection is a polite one.
+    // A connection may end without a TLS close message.
     let _ = socket.read_to_string(&mut answer).await;
     answer
 }
@@ -155,7 +155,7 @@ async fn a_handshake_is_part_of_the_time_of_the_first_head() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut silent = shake(socket, &certificate).await.unwrap();
     let _ = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut Vec::new())).await.unwrap();
-    // Both, one after the other, would be 6 seconds.
+    // Separate timeouts for the handshake and the head would take 6 seconds together.
     assert!(begun.elapsed() < Duration::from_millis(5500), "{:?}", begun.elapsed());
 }
 

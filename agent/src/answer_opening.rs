@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    static LABELLED: Tags = Tags {
+    static LABELED: Tags = Tags {
         pairs: &[
             Tag { kind: SegmentKind::Query, open: "Q:", close: "\n" },
             Tag { kind: SegmentKind::Answer, open: "A:", close: "" },
@@ -256,7 +256,7 @@ mod tests {
         let allows =
             |turn: &mut Box<dyn ConstraintState>, id: u32| turn.allowed().unwrap().is_none_or(|mask| mask.allows(id));
         // In the middle of a line neither label means anything, and no token runs past one.
-        let mut turn = turn_of(&LABELLED, &LABELS);
+        let mut turn = turn_of(&LABELED, &LABELS);
         for id in [0, 1, 5, 2] {
             turn.accept(id).unwrap();
             assert!(allows(&mut turn, 4));
@@ -267,7 +267,7 @@ mod tests {
         assert!(!allows(&mut turn, 4) && allows(&mut turn, 3) && allows(&mut turn, 6));
         turn.accept(3).unwrap();
         assert!(allows(&mut turn, 0) && !allows(&mut turn, 1), "the answer is held to its rule");
-        let mut turn = turn_of(&LABELLED, &LABELS);
+        let mut turn = turn_of(&LABELED, &LABELS);
         for id in [6, 5, 1] {
             turn.accept(id).unwrap();
         }
@@ -277,8 +277,8 @@ mod tests {
     proptest! {
         /// In any text, the constraint begins where the reader sees an answer, and a query stays free.
         #[test]
-        fn it_opens_what_the_reader_reads(parts in prop::collection::vec(part(), 0..12), labelled: bool) {
-            let tags = if labelled { &LABELLED } else { &TAGS };
+        fn it_opens_what_the_reader_reads(parts in prop::collection::vec(part(), 0..12), labeled: bool) {
+            let tags = if labeled { &LABELED } else { &TAGS };
             let mut table = TokenBytes::new();
             (0..=255u8).for_each(|byte| table.push(&[byte], false));
             let tag = tags.pairs.iter().find(|tag| tag.kind == SegmentKind::Answer).unwrap();

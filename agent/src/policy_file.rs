@@ -318,7 +318,7 @@ mod tests {
                 "name = \"a\"\nprotocol = \"rag\"",
                 vec!["\"rag\"", "routerag, search-r1, path-router, graphrag-r1, tearag, evo-rag, plain"],
             ),
-            ("name = \"a\"\nprotocol = \"plain\"\ncolour = 1", vec!["line 3", "colour"]),
+            ("name = \"a\"\nprotocol = \"plain\"\ncolor = 1", vec!["line 3", "color"]),
             ("name = \"a\"\nprotocol = \"plain\"\n[budget]\nturn = 1", vec!["budget", "turn"]),
             (
                 "name = \"a\"\nprotocol = \"plain\"\n[fingerprint]\nids = [1, 2]\nlogprobs = []",

@@ -178,7 +178,7 @@ mod tests {
     use super::super::tag::TAGS;
     use super::*;
 
-    static LABELLED: Tags = Tags { labels: &["Step", "Final answer"], ..TAGS };
+    static LABELED: Tags = Tags { labels: &["Step", "Final answer"], ..TAGS };
 
     #[test]
     fn every_form_of_a_tag_is_met() {
@@ -231,13 +231,13 @@ mod tests {
             "Step 12: evil",
             "Step::",
         ] {
-            let (text, count) = sanitize(hostile, &LABELLED);
+            let (text, count) = sanitize(hostile, &LABELED);
             assert_eq!((count, text.matches(COLON).count()), (1, 1), "{hostile:?}");
-            assert_eq!(sanitize(&text, &LABELLED), (text, 0), "{hostile:?}");
+            assert_eq!(sanitize(&text, &LABELED), (text, 0), "{hostile:?}");
         }
         for harmless in ["The Final answer: no", "Steps: 1", "Finalanswer: x", "Final\nanswer: x", "Final answer", ":"]
         {
-            assert_eq!(sanitize(harmless, &LABELLED), (harmless.to_owned(), 0));
+            assert_eq!(sanitize(harmless, &LABELED), (harmless.to_owned(), 0));
         }
         assert_eq!(sanitize("Final answer: x", &TAGS).1, 0);
     }

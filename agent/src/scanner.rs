@@ -219,7 +219,7 @@ mod tests {
         trims: false,
     };
 
-    static LABELLED: Tags = Tags {
+    static LABELED: Tags = Tags {
         outside: SegmentKind::Think,
         begins: SegmentKind::Think,
         pairs: &[
@@ -321,7 +321,7 @@ mod tests {
         /// For any text and split, no tag is shown, no text is lost, and positions are those in the text.
         #[test]
         fn any_pieces_read_like_the_whole(text in text(), cuts in prop::collection::vec(1usize..9, 1..40), which in 0usize..3) {
-            let tags = [&TAGS, &PLAIN, &LABELLED][which];
+            let tags = [&TAGS, &PLAIN, &LABELED][which];
             let mut scanner = Scanner::new(tags);
             let mut pieces = Vec::new();
             let mut rest = text.as_str();
@@ -364,7 +364,7 @@ mod tests {
             (&TAGS, "<answer>x</ans", SegmentKind::Answer, "x"),
             (&TAGS, "<answer>x<sear", SegmentKind::Answer, "x"),
             (&TAGS, "<think>x<sear", SegmentKind::Think, "x<sear"),
-            (&LABELLED, "Say: I Sa", SegmentKind::Answer, " I Sa"),
+            (&LABELED, "Say: I Sa", SegmentKind::Answer, " I Sa"),
         ] {
             let mut scanner = Scanner::new(tags);
             let mut out = Vec::new();
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_label_counts_at_the_beginning_of_a_line() {
-        let mut scanner = Scanner::new(&LABELLED);
+        let mut scanner = Scanner::new(&LABELED);
         let mut out = Vec::new();
         for piece in ["I Say: no\n", " \t", "As", "k: who?", "\nso\nS", "ay: a\nb Ask: c"] {
             scanner.push(piece, &mut out);

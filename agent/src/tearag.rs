@@ -177,7 +177,7 @@ impl Protocol for TeaRag {
     }
 
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
-        const SUMMARISED: usize = 1;
+        const SUMMARIZED: usize = 1;
         const CHOICE: usize = 2;
         const NAMED: usize = 3;
         const ASKED: usize = 5;
@@ -196,7 +196,7 @@ impl Protocol for TeaRag {
             true => format!(" The question is: {} According to the evidence, the answer is \"", offer.question),
         };
         let (first, next) =
-            if offer.follows() { (format!(" {SUMMARY}{goal}"), SUMMARISED) } else { (String::new(), CHOICE) };
+            if offer.follows() { (format!(" {SUMMARY}{goal}"), SUMMARIZED) } else { (String::new(), CHOICE) };
         let line = |limit, next| GuideState::Free { close: "\n", limit, pause: "\n", eos: false, next };
         Some(Guide {
             states: vec![

@@ -1,8 +1,9 @@
-//! Folders of base models as they are pulled: tensors in one file or named by an index, tokenizer, chat template, and which
-//! tokens end a turn.
+//! Folders of base models as they are pulled: tensors in one file or in files named by an index, tokenizer, chat
+//! template, and end-of-turn tokens.
 //!
 //! Input: `config.json`, `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`, `chat_template.jinja`,
-//! `model.safetensors.index.json` and `model.safetensors`, a zero byte between each two; what is empty is not there.
+//! `model.safetensors.index.json` and `model.safetensors`, a zero byte between each two. An empty part is a missing
+//! file.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub fn run(data: &[u8]) {
     let _ = Decoder::load(&checkpoint.weights, Arc::new(Team::new(1)));
 }
 
-/// The folder of an input, opened.
+/// Writes an input into a folder and opens it.
 pub fn opened(data: &[u8]) -> Result<Checkpoint, ModelError> {
     let parts: [&[u8]; FILES.len()] = parts(data);
     with_folder(|folder| {

@@ -1,6 +1,6 @@
 //! Corpora: files of every format are read to their end or refused.
 //!
-//! Input: a letter for the format, JSON if it is none of those below, then the file.
+//! Input: a letter for the format, or any other byte for JSON Lines, then the file.
 
 use waymark_index::{Corpus, CorpusOptions};
 

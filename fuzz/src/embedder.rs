@@ -1,9 +1,9 @@
-//! Folders of embedders as they are pulled: whatever they hold, they embed or they are refused.
+//! Folders of embedders as they are pulled: any contents either embed or are refused.
 //!
 //! Input: `config.json`, `tokenizer.json`, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json`,
-//! `tokenizer_config.json`, `config_sentence_transformers.json`, `model.safetensors.index.json` and `model.safetensors`, a zero
-//! byte between each two; what is empty is not there. Zeros are put behind the tensors up to the
-//! length that their header gives them, so that a header is enough.
+//! `tokenizer_config.json`, `config_sentence_transformers.json`, `model.safetensors.index.json` and
+//! `model.safetensors`, a zero byte between each two. An empty part is a missing file. Zeros are appended to the
+//! tensors up to the length that their header requires, so that a header alone is enough.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const FILES: [&str; 9] = [
     "model.safetensors",
 ];
 
-/// Bytes of tensors that zeros are put behind, at most.
+/// Maximum length of a file of tensors after zeros are appended, in bytes.
 const LONGEST: usize = 1 << 16;
 
 pub fn run(data: &[u8]) {
@@ -37,18 +37,18 @@ pub fn run(data: &[u8]) {
     let Ok(vectors) = embedder.embed(&texts) else { return };
     assert_eq!(vectors.len(), texts.len());
     assert!(vectors.iter().all(|vector| vector.len() == embedder.dims()));
-    // A pass of one text may have no piece at all.
+    // A batch of one text, such as the empty one, may have no token at all.
     for (text, vector) in texts.iter().zip(&vectors) {
         let alone = embedder.embed(&[text]).expect("it was embedded beside others");
         assert_eq!(alone[0].len(), embedder.dims());
-        // Weights may be anything, and no NaN equals another.
+        // Weights may be any numbers, and NaN does not equal NaN.
         if vector.iter().all(|x| x.is_finite()) {
             assert_eq!(&alone[0], vector, "{text:?} alone");
         }
     }
 }
 
-/// The folder of an input, opened.
+/// Writes an input into a folder and opens it.
 pub fn opened(data: &[u8]) -> Result<Embedder, ModelError> {
     let mut parts: [&[u8]; FILES.len()] = parts(data);
     let tensors = filled(parts[FILES.len() - 1]);
@@ -59,7 +59,7 @@ pub fn opened(data: &[u8]) -> Result<Embedder, ModelError> {
     })
 }
 
-/// The tensors with as many zeros behind them as their header asks for.
+/// Appends the zeros that the header of the tensors requires.
 fn filled(tensors: &[u8]) -> Vec<u8> {
     let mut tensors = tensors.to_vec();
     if let Some(length) = length(&tensors).filter(|length| (tensors.len()..=LONGEST).contains(length)) {
@@ -68,7 +68,7 @@ fn filled(tensors: &[u8]) -> Vec<u8> {
     tensors
 }
 
-/// The length of a file of tensors after its header.
+/// Length of a file of tensors according to its header, in bytes.
 fn length(tensors: &[u8]) -> Option<usize> {
     let (size, rest) = tensors.split_first_chunk::<8>()?;
     let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;

@@ -1,11 +1,11 @@
-//! Bytes as a file, for what is opened by its path.
+//! Temporary files for inputs that are opened by path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// A folder of this thread's own, which goes with it.
+/// Temporary folder, deleted on drop.
 pub(super) struct Folder(TempDir);
 
 impl Folder {
@@ -17,7 +17,7 @@ impl Folder {
         self.0.path()
     }
 
-    /// A new file of this name: what may still be mapped from an earlier one stays as it was.
+    /// Writes a new file with this name. Memory maps of an earlier file with the name keep their contents.
     pub(super) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.path().join(name);
         let _ = fs::remove_file(&path);
@@ -25,7 +25,7 @@ impl Folder {
         path
     }
 
-    /// The same, in a folder of this folder if need be; no file where there are no bytes.
+    /// Like [`Folder::write`], but creates missing parent folders, and no file if `bytes` is empty.
     pub(super) fn place(&self, name: &str, bytes: &[u8]) {
         let path = self.path().join(name);
         let _ = fs::remove_file(&path);
@@ -40,12 +40,12 @@ thread_local! {
     static FOLDER: Folder = Folder::new();
 }
 
-/// Does something in this thread's folder.
+/// Calls `work` with this thread's folder.
 pub(super) fn with_folder<T>(work: impl FnOnce(&Folder) -> T) -> T {
     FOLDER.with(work)
 }
 
-/// The parts of an input between its first zero bytes, the last of which may hold others; empty where there are too few.
+/// Splits an input at its first `COUNT - 1` zero bytes. The last part may contain more; missing parts are empty.
 pub(super) fn parts<const COUNT: usize>(data: &[u8]) -> [&[u8]; COUNT] {
     let mut parts = data.splitn(COUNT, |&byte| byte == 0);
     std::array::from_fn(|_| parts.next().unwrap_or_default())

@@ -1,4 +1,4 @@
-//! GGUF files: whatever they hold, they open or they are refused, and a decoder of theirs loads or is refused.
+//! GGUF files: any bytes either open or are refused, and their decoder either loads or is refused.
 //!
 //! Input: the file.
 

@@ -1,4 +1,4 @@
-//! The whole interface over a mock backend, called without a socket.
+//! The whole HTTP interface over a mock backend, called without a socket.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ use waymark_runtime::reranking::Reranking;
 
 use super::index::{self, Words};
 
-/// The shape of most templates.
+/// ChatML, the form of most chat templates.
 pub(super) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
                                  <|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Room of a sequence, in tokens: bytes here.
+/// Context length in tokens. A token is a byte here.
 const CONTEXT: usize = 4096;
 
 /// A server without a socket.
@@ -39,11 +39,11 @@ pub(super) struct House {
     runtime: tokio::runtime::Runtime,
     /// Key of all requests. The server asks for one only if it keeps keys.
     secret: Secret,
-    /// What it has on disk, which goes with it.
+    /// Folder of its files, deleted with the server.
     _folder: Option<TempDir>,
 }
 
-/// What came back.
+/// Response of the server.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -52,13 +52,14 @@ pub(super) struct Answer {
 }
 
 impl House {
-    /// One whose policies say `lines` and find `passage`.
+    /// Creates a server whose policies write `lines` and whose searches find `passage`.
     pub(super) fn new(lines: &Lines, passage: &str) -> House {
         House::build(lines, Arc::new(Shelf(passage.to_owned())), None, |state| state)
     }
 
-    /// One whose policies say `lines`, with all that a server may have: an index that is searched and may be changed, its
-    /// embedder, a folder from which the policy `one` may be loaded, vector stores, and a state with keys.
+    /// Creates a server whose policies write `lines`, with all that a server may have: an index that can be searched
+    /// and changed, its embedder, a reranker, a folder from which the policy `one` can be loaded, vector stores, and a
+    /// state with keys.
     pub(super) fn whole(lines: &Lines) -> House {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let root = folder.path().canonicalize().expect("it is there");
@@ -143,12 +144,12 @@ async fn keep(state: AppState, dir: &Path, secret: &Secret) -> AppState {
 }
 
 impl Answer {
-    /// Whether it is a stream of events.
+    /// Returns `true` if the response is a stream of events.
     pub(super) fn is_stream(&self) -> bool {
         self.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
     }
 
-    /// The body as text, for what is said about it.
+    /// Returns the body as text, for messages.
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

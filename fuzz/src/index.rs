@@ -1,5 +1,5 @@
-//! Snapshots on disk. What was damaged after it was written is refused; what was forged, with checksums that are right
-//! again, opens and is searched without a panic, or is refused.
+//! Snapshots on disk. A snapshot that was damaged after it was written is refused. A forged one, whose checksums are
+//! correct again, opens and is searched without a panic, or is refused.
 //!
 //! Input: `d` (damaged) or anything else (forged), then changes of 8 bytes each: the number of a file, what is done, a
 //! place (3 bytes), and 3 bytes to put there. A change of file 255 ends them: what follows that byte is searched for.
@@ -21,7 +21,7 @@ use waymark_index::{
 /// Bytes of one change.
 const CHANGE: usize = 8;
 
-/// The number that no file has: what follows is a query.
+/// Number of a file that does not exist. The rest of the input after it is the query.
 const QUERY: u8 = u8::MAX;
 
 pub fn run(data: &[u8]) {
@@ -49,7 +49,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The changes, and what is searched for.
+/// Returns the changes and the query.
 fn parts(data: &[u8]) -> (&[u8], Cow<'_, str>) {
     match data.chunks(CHANGE).position(|change| change[0] == QUERY) {
         Some(at) => (&data[..at * CHANGE], String::from_utf8_lossy(&data[at * CHANGE + 1..])),
@@ -57,7 +57,7 @@ fn parts(data: &[u8]) -> (&[u8], Cow<'_, str>) {
     }
 }
 
-/// What the snapshot's own code reads.
+/// Returns `true` if the snapshot's own code reads the file.
 fn ours(name: &str) -> bool {
     name != MANIFEST && !name.contains("lexical") && !name.ends_with(".usearch")
 }
@@ -74,7 +74,7 @@ fn apply(bytes: &mut Vec<u8>, change: &[u8]) {
     }
 }
 
-/// Every way to read what is there.
+/// Reads the index in every way.
 fn search(index: &Index, query: &str) {
     for mode in Mode::ALL {
         let _ = index.search(&Query::new(query, mode, 3).explained());
@@ -86,7 +86,7 @@ fn search(index: &Index, query: &str) {
     let _ = (index.vector(0), index.info());
 }
 
-/// Writes the manifest that the files would have had.
+/// Writes a manifest with the checksums of the changed files.
 fn reseal(dir: &Path, files: &BTreeMap<&str, Vec<u8>>) {
     let mut manifest = Manifest::read(dir).expect("the manifest is whole");
     for (name, bytes) in files {
@@ -103,7 +103,7 @@ fn reseal(dir: &Path, files: &BTreeMap<&str, Vec<u8>>) {
     Manifest::read(dir).expect("resealed as the index does it");
 }
 
-/// Puts the index as it was written into `folder`, in files of its own, which may be changed.
+/// Copies the unchanged index into `folder`. The copies may be changed.
 pub(super) fn put(folder: &Path) {
     let whole = &*WHOLE;
     let copies: BTreeMap<&str, Vec<u8>> =
@@ -164,7 +164,7 @@ impl Whole {
     }
 }
 
-/// Bags of letters.
+/// Embedder that counts bytes.
 #[derive(Debug)]
 pub(super) struct Words;
 

@@ -1,7 +1,7 @@
-//! What is fuzzed: one file per target, each with a `run` that takes any bytes and panics where a promise is broken.
+//! Fuzz targets, one file each, with a `run` that takes any bytes and panics if a promise is broken.
 //!
-//! The programs in `fuzz_targets` give these functions to libFuzzer; `tests/fuzz` of the main workspace gives them
-//! the seeds, what was found before, and random changes to both, on the stable toolchain.
+//! The programs in `fuzz_targets` run these functions with libFuzzer. `tests/fuzz` of the main workspace runs them with
+//! the seeds, with inputs that failed before, and with random changes of both, on the stable toolchain.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc, missing_docs, unreachable_pub)]
 
 pub mod checkpoint;
@@ -22,7 +22,7 @@ pub mod stream;
 pub mod template;
 pub mod tokenizer;
 
-/// Takes any bytes; panics where a promise is broken.
+/// Function that takes any bytes and panics if a promise is broken.
 pub type Target = fn(&[u8]);
 
 /// Every target with its name, which is also that of its folder of seeds.

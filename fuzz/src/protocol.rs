@@ -1,4 +1,5 @@
-//! The parsers of the protocols: total, the same whatever pieces a text comes in, and deaf to neutralised text.
+//! Parsers of the protocols: they accept every text, give the same result for any pieces of it, and find no action in
+//! neutralized text.
 //!
 //! Input: 8 bytes that say how the text is cut into pieces, then the text.
 
@@ -22,7 +23,8 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Pieces of 1 to 16 bytes, by turns as long as the halves of each byte of `cuts` say.
+/// Cuts `bytes` into pieces of 1 to 16 bytes. Their lengths less 1 are the half-bytes of `cuts`, low half first,
+/// repeated.
 fn cut<'b>(bytes: &'b [u8], cuts: &[u8; 8]) -> Vec<&'b [u8]> {
     let mut lengths = cuts.iter().flat_map(|cut| [cut & 15, cut >> 4]).cycle();
     let (mut pieces, mut rest) = (Vec::new(), bytes);
@@ -46,13 +48,13 @@ fn detokenised(pieces: &[&[u8]]) -> String {
     text + &detokenizer.finish()
 }
 
-/// What holds of a turn as a whole.
+/// Checks the parser and the spans of a whole turn.
 fn check_whole(protocol: &dyn Protocol, turn: &str) {
     for reading in [ReadingRule::First, ReadingRule::SearchFirst, ReadingRule::Lenient] {
         match protocol.parse(turn, reading) {
             Action::Search(request) => {
                 assert!(turn.contains(&request.written), "{} reads a search nobody wrote", protocol.name());
-                // What is served is stripped; the references search for what they read.
+                // The lenient reading trims queries. The others keep them, as the references' loops do.
                 assert!(reading != ReadingRule::Lenient || request.query == request.query.trim());
             }
             Action::Answer { text } if protocol.tags().trims => {
@@ -73,7 +75,7 @@ fn check_whole(protocol: &dyn Protocol, turn: &str) {
     }
 }
 
-/// The scanner says the same of any pieces as of the whole.
+/// Checks that the scanner finds the same segments in any pieces as in the whole text.
 fn check_pieces(protocol: &dyn Protocol, text: &str, cuts: &[u8; 8]) {
     let (mut scanner, mut pieces, mut rest) = (Scanner::new(protocol.tags()), Vec::new(), text);
     let mut lengths = cuts.iter().flat_map(|cut| [cut & 15, cut >> 4]).cycle();
@@ -119,7 +121,7 @@ fn check_stops(protocol: &dyn Protocol, bytes: &[u8], pieces: &[&[u8]]) {
     }
 }
 
-/// Which string ends the pieces, and where the piece that completes it ends.
+/// Returns the index of the stop string that ends the pieces, and the end of the piece that completes it.
 fn first_stop<'b>(stops: &StopSet, mut pieces: impl Iterator<Item = &'b [u8]>) -> Option<(usize, usize)> {
     let (mut matcher, mut end) = (Matcher::default(), 0);
     pieces.find_map(|piece| {
@@ -128,7 +130,7 @@ fn first_stop<'b>(stops: &StopSet, mut pieces: impl Iterator<Item = &'b [u8]>) -
     })
 }
 
-/// Retrieved text says nothing to the parser once it is neutralised, and neutralising it again changes nothing.
+/// Checks that the parser finds no action in neutralized text, and that neutralizing it again changes nothing.
 fn check_neutral(protocol: &dyn Protocol, text: &str) {
     let (harmless, _) = sanitize::sanitize(text, protocol.tags());
     assert_eq!(sanitize::sanitize(&harmless, protocol.tags()), (harmless.clone(), 0));

@@ -1,8 +1,8 @@
-//! A language model that replies the same to everything.
+//! A language model that replies the same to every prompt.
 
 use waymark_index::{Complete, CompleteError, ModelMessage, ModelReply};
 
-/// See the module.
+/// Language model that replies with `text` to every prompt.
 #[derive(Debug)]
 pub(super) struct Parrot {
     pub(super) text: String,

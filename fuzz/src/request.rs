@@ -71,7 +71,7 @@ pub fn run(data: &[u8]) {
     answered(data);
 }
 
-/// The status and the text of the answer, which was checked; `None` where there was nothing to send.
+/// Sends an input and checks the answer. Returns its status and text, or `None` if there was nothing to send.
 pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
     let (letter, rest) = data.split_first()?;
     let (method, path) = ROUTES[usize::from(letter.wrapping_sub(b'a')) % ROUTES.len()];
@@ -91,7 +91,7 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
             _ => kept.send(method, &format!("{path}{}", String::from_utf8_lossy(rest)), b""),
         }?;
         check(&answer);
-        // Every input is to find the same house.
+        // Every input must find a server in the same state.
         let changes =
             ["/v1/documents", "/v1/policies", "/v1/keys", "/v1/conversations", "/v1/files", "/v1/vector_stores"]
                 .iter()
@@ -103,7 +103,7 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
     })
 }
 
-/// The id of a trace: of an episode of its own, for those of before make room in time.
+/// Plays an episode and returns the ID of its trace. Traces of earlier episodes may have been evicted.
 fn trace(house: &House) -> String {
     let answer = house.post("/v1/agent", &json!({"question": "Who wrote Faust?", "model": "routerag"}));
     let episode: Value = serde_json::from_slice(&answer.body).expect("an episode is JSON");
@@ -130,7 +130,7 @@ fn conversation(house: &House) -> String {
     created["id"].as_str().expect("a conversation has an id").to_owned()
 }
 
-/// What holds for every answer.
+/// Checks the promises about every answer.
 pub(super) fn check(answer: &Answer) {
     assert!(!answer.status.is_server_error(), "{}: {}", answer.status, answer.text());
     if answer.is_stream() {
@@ -143,7 +143,7 @@ pub(super) fn check(answer: &Answer) {
         }
     } else if !answer.status.is_success() {
         let body: Value = serde_json::from_slice(&answer.body).expect("an error is JSON");
-        // A message of the Model Context Protocol has it inside an error of its own.
+        // An error of the Model Context Protocol has the error object in its `data`.
         let error = body["error"]["data"].as_object().or(body["error"].as_object()).expect("an error object");
         assert!(["message", "type", "param", "code"].iter().all(|key| error.contains_key(*key)), "{body}");
     }

@@ -1,5 +1,5 @@
-//! Bodies of `POST /v1/responses`. What is refused is refused by name; what is answered is told as the interface has it,
-//! whole, streamed or in the background, and is found again under its id where it is stored.
+//! Bodies of `POST /v1/responses`. A refused request gets an error object. An answered one has the documented form,
+//! whole, streamed or in the background, and can be fetched by its ID if it is stored.
 //!
 //! Input: the body.
 
@@ -15,7 +15,7 @@ use super::sse::{self, Message};
 
 const PATH: &str = "/v1/responses";
 
-/// The last event of a stream.
+/// Types of the last event of a stream.
 const ENDS: [&str; 2] = ["response.completed", "response.incomplete"];
 
 thread_local! {
@@ -53,7 +53,7 @@ fn json(answer: &Answer) -> Value {
     serde_json::from_slice(&answer.body).expect("an answer is JSON")
 }
 
-/// The response as the last event of its stream has it.
+/// Checks a stream and returns the response in its last event.
 fn streamed(answer: &Answer) -> Value {
     assert!(answer.is_stream(), "{}: {}", answer.status, answer.text());
     let event = |Message { name, data }: Message| {
@@ -80,8 +80,8 @@ fn text(response: &Value) -> String {
     parts.filter(|part| part["type"] == "output_text").filter_map(|part| part["text"].as_str()).collect()
 }
 
-/// It is found again if it is to be stored, and not otherwise; then it is forgotten, so that every input finds the same
-/// house.
+/// Checks that a response can be fetched if and only if it is stored, and deletes it, so that every input finds the
+/// server in the same state.
 fn kept(house: &House, response: &Value) {
     let found = get(house, id(response));
     if response["store"] == false {

@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
 }
 
 thread_local! {
-    /// What adapters are loaded onto.
+    /// Base model onto which adapters are loaded.
     static BASE: RefCell<Decoder> = RefCell::new(tiny());
 }
 

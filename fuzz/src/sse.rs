@@ -1,7 +1,7 @@
-//! A reader of event streams after the HTML standard, section 9.2.6, that shares no code with the writer. What the
-//! standard would pass over in silence it does not forgive.
+//! A reader of event streams after the HTML standard, section 9.2.6, that shares no code with the writer. It panics on
+//! lines and messages that the standard ignores.
 
-/// One message: its name, where it has one, and its data.
+/// One message: its data, and its name if it has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) name: Option<String>,

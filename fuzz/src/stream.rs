@@ -1,7 +1,7 @@
-//! Any text said by a policy, and any passage found, comes out of the streams as it went in: through the engine, the
-//! scanner, JSON and server-sent events, read by a reader that shares no code with the writer.
+//! Any text of a policy and any found passage comes out of the streams unchanged: through the engine, the scanner, JSON
+//! and server-sent events. The reader shares no code with the writer.
 //!
-//! Input: the text. Control tokens are not spelled, or they would end it.
+//! Input: the text. `<|` becomes `<`, because a control token would end the text.
 
 use serde_json::{Value, json};
 use waymark_agent::{Policy, SegmentKind};
@@ -10,7 +10,7 @@ use waymark_engine::mock::Lines;
 use super::house::House;
 use super::sse::{self, Message};
 
-/// Bytes of a text at most: a byte is a token here.
+/// Maximum length of a text in bytes. A token is a byte here.
 const LONGEST: usize = 300;
 
 pub fn run(data: &[u8]) {
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     found(&text);
 }
 
-/// A policy without a protocol says the text.
+/// Checks the streams of a policy without a protocol that writes the text.
 fn said(text: &str) {
     let house = House::new(&Lines::new([text]), "");
     let plain = Policy::builtin("plain").expect("it is built in").protocol;
@@ -48,7 +48,7 @@ fn said(text: &str) {
     assert_eq!(reasons.count(), 1);
 }
 
-/// A policy searches, and the text is what it finds.
+/// Checks the stream of a policy whose search finds the text.
 fn found(text: &str) {
     let lines = Lines::new(["<search> [passage] x </search>", "<answer>done</answer>"]);
     let house = House::new(&lines.terminator("</information>\n\n"), text);

@@ -36,7 +36,7 @@ fn any_source(source: &str, content: &str) {
     let Ok(template) = ChatTemplate::new(source, "<s>", "<|im_end|>") else { return };
     let whole = template.render(&messages(content), true);
     let segments = template.render_segments(&messages(content), true);
-    // Between two renderings the clock goes on.
+    // The clock may advance between the two renderings.
     if let (Ok(whole), Ok(segments), false) = (whole, segments, source.contains("strftime_now")) {
         let joined: String = segments.iter().map(|segment| segment.text.as_str()).collect();
         assert_eq!(joined, whole, "segments do not make up the whole");
@@ -44,7 +44,7 @@ fn any_source(source: &str, content: &str) {
     assert!(begun.elapsed() < LONGEST, "the template took {:?}", begun.elapsed());
 }
 
-/// With templates as they are, the control tokens are those of the template, whatever is said.
+/// Checks that all control tokens come from the template, whatever the messages contain.
 fn known_source(source: &str, content: &str) {
     let tokenizer = Tokenizer::bytes();
     let template = ChatTemplate::new(source, "", "<|im_end|>").expect("a good template");

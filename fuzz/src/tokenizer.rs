@@ -25,7 +25,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The tokenizer of bytes gives back every text.
+/// Checks that the byte tokenizer reproduces every text.
 fn bytes(text: &str) {
     let tokenizer = Tokenizer::bytes();
     let ids = tokenizer.encode(text, Specials::Literal).expect("bytes spell everything");

@@ -156,11 +156,11 @@ fn gcd(a: usize, b: usize) -> usize {
 fn clustered(count: usize, dims: usize) -> Vec<Vec<f32>> {
     let mut random = Random(42);
     let mut row = || (0..dims).map(|_| random.normal()).collect::<Vec<_>>();
-    let centres: Vec<_> = (0..count.isqrt()).map(|_| row()).collect();
+    let centers: Vec<_> = (0..count.isqrt()).map(|_| row()).collect();
     (0..count)
         .map(|i| {
             let mut point = row();
-            point.iter_mut().zip(&centres[i % centres.len()]).for_each(|(own, centre)| *own += centre);
+            point.iter_mut().zip(&centers[i % centers.len()]).for_each(|(own, center)| *own += center);
             unit(&mut point);
             point
         })

@@ -117,7 +117,7 @@ fn hits_say_what_their_documents_say() {
     assert_eq!(metadata("p4"), None);
 }
 
-/// Six similar documents; `a` and `b` alternate as stated authors.
+/// Six similar documents, whose metadata alternates between the sides `a` and `b`.
 fn stating() -> Vec<Document> {
     let triple = |subject: &str, object: &str| Triple {
         subject: subject.to_owned(),

@@ -77,7 +77,7 @@ fn a_second_writer_is_refused() {
     assert!(matches!(meanwhile.1.get_mut().unwrap().take(), Some(IndexError::Locked { .. })));
     assert!(edition(&open(temp.path()).unwrap()).contains("first"));
 
-    // The same while a commit is running.
+    // A second writer is also refused while a commit is running.
     let changes = Changes::upsert([document("p1", "Title1", "number1 of the edition that was committed")]);
     commit(temp.path(), &HashEmbed::default(), changes, &CommitOptions::default(), &meanwhile).unwrap();
     assert!(matches!(meanwhile.1.get_mut().unwrap().take(), Some(IndexError::Locked { .. })));

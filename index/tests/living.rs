@@ -259,7 +259,7 @@ fn the_built_in_extractor_is_asked_beside_another_source() {
     }
     assert_ne!(triples(&dir, 0), alone);
     assert_eq!(triples(&dir, 2), imported, "what another source says of a passage stays");
-    // And again when either of the two is removed.
+    // The film is extracted again when the album is removed.
     let album = Changes::delete(["album".to_owned()]);
     commit(&dir, &HashEmbed::default(), album, &asking(Arc::new(Builtin)), &()).unwrap();
     assert_eq!((triples(&dir, 0), triples(&dir, 2)), (alone, imported));
@@ -336,7 +336,7 @@ fn searches_keep_the_snapshot_they_began_in() {
     assert_eq!((live.current().manifest().passages, live.current().manifest().snapshot), (4, 3));
     assert!(text(&held).contains("first"), "whoever has a snapshot open keeps it");
 
-    // So does a commit that finds a newer snapshot than it knew.
+    // A commit also starts from the newest snapshot, even one that its index has not opened yet.
     changed(&dir, Changes::delete(["p2".to_owned()]));
     let report = live.commit(Changes::delete(["p3".to_owned()]), &CommitOptions::default(), &()).unwrap();
     assert_eq!((report.manifest.passages, report.manifest.snapshot), (2, 5));

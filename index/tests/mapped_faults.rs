@@ -1,4 +1,5 @@
-//! Mapped files that are cut off while an index is open: searches fail by name, and the process and other indexes go on.
+//! Mapped files that are cut off while an index is open: searches fail by name, and the process and other indexes go
+//! on.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -70,7 +71,7 @@ fn a_file_that_is_cut_off_fails_the_searches_of_its_index_and_of_no_other() {
         assert_eq!((errors(&live).len(), live.damage()), (0, None), "{name}");
         File::options().write(true).open(dir.join(name)).unwrap().set_len(4096).unwrap();
         let failed = errors(&live);
-        // Nothing reads some files after they were opened.
+        // Some files are not read after they were opened.
         if failed.is_empty() {
             continue;
         }

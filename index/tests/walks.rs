@@ -33,8 +33,8 @@ const QUESTIONS: [&str; 4] = [
     " gammas Alphas city ",
 ];
 
-/// Passage that states triples of numbered words. Of four passages, two share a title without its note, and two have one of
-/// the words as their title.
+/// Passage that states triples of numbered words. Of four passages, two share a title without its note, and two have
+/// one of the words as their title.
 fn stating(place: usize, triples: &[(usize, usize, usize)]) -> Document {
     let triples: Vec<Triple> = triples
         .iter()

@@ -14,19 +14,19 @@ pub struct Lifetime(Arc<LifetimeState>);
 #[derive(Debug, Default)]
 struct LifetimeState {
     end: OnceLock<Instant>,
-    said: Arc<Notify>,
+    end_set: Arc<Notify>,
 }
 
 impl Lifetime {
-    /// Creates a lifetime that notifies `said` when its end is set.
-    pub fn telling(said: Arc<Notify>) -> Self {
-        Self(Arc::new(LifetimeState { end: OnceLock::new(), said }))
+    /// Creates a lifetime that notifies `end_set` when its end is set.
+    pub fn notifying(end_set: Arc<Notify>) -> Self {
+        Self(Arc::new(LifetimeState { end: OnceLock::new(), end_set }))
     }
 
     /// Sets the end. Only the first call has an effect.
     pub fn end_by(&self, end: Instant) {
         if self.0.end.set(end).is_ok() {
-            self.0.said.notify_one();
+            self.0.end_set.notify_one();
         }
     }
 

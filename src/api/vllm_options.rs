@@ -106,7 +106,7 @@ impl EndFields {
         let min_tokens = self.min_tokens.unwrap_or(0) as usize;
         let given =
             [("stop_token_ids", !stop_ids.is_empty()), ("ignore_eos", ignores_eos), ("min_tokens", min_tokens > 0)];
-        let held = options.form.is_some() || !options.calls.is_empty();
+        let is_constrained = options.form.is_some() || !options.calls.is_empty();
         for (param, _) in given.into_iter().filter(|(_, given)| *given) {
             if policy.budget.turns > 0 {
                 return Err(ApiError::unsupported(
@@ -114,7 +114,7 @@ impl EndFields {
                     "ends of turns other than those of a policy that searches are",
                 ));
             }
-            if held {
+            if is_constrained {
                 return Err(ApiError::unsupported(param, "ends of an answer that is held to a form are"));
             }
         }
@@ -126,8 +126,13 @@ impl EndFields {
             let message = format!("`stop_token_ids`: {id} is not a token ID below {vocab}");
             return Err(ApiError::invalid("stop_token_ids", message));
         }
-        if let Some(most) = options.max_tokens.filter(|most| min_tokens > *most) {
-            let message = format!("`min_tokens` is {min_tokens}, and the maximum is {most}: lower it");
+        let policy_limit = policy.budget.sampled_tokens.min(policy.budget.turn_tokens);
+        let (limit_name, limit) = match options.max_tokens {
+            Some(max_tokens) if max_tokens <= policy_limit => ("`max_tokens`", max_tokens),
+            _ => ("the limit of the policy", policy_limit),
+        };
+        if min_tokens > limit {
+            let message = format!("`min_tokens` must be at most {limit_name}, {limit}, not {min_tokens}");
             return Err(ApiError::invalid("min_tokens", message));
         }
         options.ends = TurnEnds { stop_ids, ignores_eos, min_tokens };
@@ -163,6 +168,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::api::error::Code;
 
     #[test]
     fn one_form_is_read_by_any_of_its_names() {
@@ -175,6 +181,26 @@ mod tests {
         let nested = FormFields { structured_outputs: Some(outputs), ..FormFields::default() };
         assert_eq!(form(nested), Some(("structured_outputs.json", expected)));
         assert_eq!(form(FormFields::default()), None);
+    }
+
+    #[test]
+    fn a_minimum_above_the_maximum_is_refused_with_both_values() {
+        let mut policy = Policy::builtin("plain").unwrap();
+        let refusal = |policy: &Policy, max_tokens| {
+            let fields = EndFields { min_tokens: Some(5), ..EndFields::default() };
+            let mut options = EpisodeOptions { max_tokens, ..EpisodeOptions::default() };
+            let error = fields.apply(policy, 100, &mut options).err()?;
+            assert_eq!((error.code, error.param.as_deref()), (Code::InvalidValue, Some("min_tokens")));
+            Some(error.message)
+        };
+        assert_eq!(refusal(&policy, None), None);
+        assert_eq!(refusal(&policy, Some(5)), None);
+        let of_request = "`min_tokens` must be at most `max_tokens`, 1, not 5";
+        assert_eq!(refusal(&policy, Some(1)).as_deref(), Some(of_request));
+        policy.budget.sampled_tokens = 4;
+        let of_policy = "`min_tokens` must be at most the limit of the policy, 4, not 5";
+        assert_eq!(refusal(&policy, None).as_deref(), Some(of_policy));
+        assert_eq!(refusal(&policy, Some(9)).as_deref(), Some(of_policy));
     }
 
     #[test]

@@ -83,7 +83,7 @@ struct IndexTarget {
     #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
     cache: Option<PathBuf>,
 
-    /// Number of earlier snapshots to keep. The default is as many as are kept now.
+    /// Number of earlier snapshots to keep. The default is the number that the index keeps already.
     #[arg(long, env = "WAYMARK_KEEP_SNAPSHOTS", value_name = "N")]
     keep_snapshots: Option<usize>,
 }

@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, FromArgMatches};
 
 use super::arguments::file_flags;
-use crate::config::{FlagFile, ServeArgs, StatePlace};
+use crate::config::{FlagFile, ServeArgs, StateLocation};
 
 /// Heading of flags without one of their own.
 const SERVER: &str = "Server";
@@ -17,7 +17,7 @@ const SERVER: &str = "Server";
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Prints the value of every flag of `waymark serve` and where it comes from: the command line, the environment,
-    /// the file of --config, or the default. The output is such a file.
+    /// the file of --config, or the default. The output is a valid file for --config.
     #[command(after_help = "\
 Examples:
   waymark config show --config waymark.toml --port 9000
@@ -109,12 +109,12 @@ fn line(flag: &Arg, matches: &ArgMatches, file: Option<&FlagFile>) -> String {
     format!("{name} = {value}  # {source}")
 }
 
-/// Returns `true` if the value of a flag that may hold a secret holds none: a place of the state that is not a
+/// Returns `true` if the value of a flag that may hold a secret holds none: a location of the state that is not a
 /// database.
 fn is_public(id: &str, matches: &ArgMatches) -> bool {
     // `Err` means that the flag has another type.
-    let place = matches.try_get_one::<StatePlace>(id).ok().flatten();
-    place.is_some_and(|place| !matches!(place, StatePlace::Postgres(_)))
+    let location = matches.try_get_one::<StateLocation>(id).ok().flatten();
+    location.is_some_and(|location| !matches!(location, StateLocation::Postgres(_)))
 }
 
 /// Returns `true` if the file sets the flag to these values. Its flags reach the matches as arguments.
@@ -186,12 +186,12 @@ mod tests {
 
     #[test]
     fn a_directory_of_the_state_is_shown_and_a_database_is_not() {
-        for (place, line) in [
+        for (location, line) in [
             ("/var/lib/waymark", "state = \"/var/lib/waymark\"  # command line"),
             ("none", "state = \"none\"  # command line"),
             ("postgres://user:secret@host/db", "# state is set, and not shown"),
         ] {
-            let text = of(&["--state", place]);
+            let text = of(&["--state", location]);
             assert!(
                 text.lines().any(|shown| shown == line) && !text.contains("secret"),
                 "{line} is missing in\n{text}"

@@ -22,9 +22,9 @@ use super::index::PAUSE;
 /// embedder, only the index's passages and triples. A server may keep searching and changing the index: the export is
 /// the snapshot that was current at its start.
 ///
-/// Triples are written that a document brought, or that a file or a language model gave for it. Those of the built-in
-/// extractor are not: the new index finds them again. Chunks are documents like others: leave --chunk out when they are
-/// built again.
+/// Triples are included if they came with the document, from a file or from a language model. Those of the built-in
+/// extractor are left out, because the new index extracts them again. Chunks are exported as documents: leave out
+/// --chunk when you build an index from them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +42,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Include the triples of the built-in extractor, as if the documents had brought them.
+    /// Include the triples of the built-in extractor, as if they had come with the documents.
     #[arg(long)]
     all_triples: bool,
 }

@@ -37,9 +37,9 @@ pub(crate) enum IndexCommand {
 /// Builds an index over a corpus: BM25, dense vectors and, from triples, a graph.
 ///
 /// The corpus is a file of records (JSONL, a JSON list, CSV, TSV or Parquet) with `id`, `title`, `text` and optionally
-/// `triples`, of which other fields are kept as metadata; or a file of text (Markdown, plain text, HTML, DOCX or PDF),
-/// which is split into chunks; or a folder of such files. The index appears at once when it is finished; until then, and
-/// after any failure, what was there before stays.
+/// `triples`, whose other fields are kept as metadata; or a file of text (Markdown, plain text, HTML, DOCX or PDF),
+/// which is split into chunks; or a folder of such files. The index replaces an earlier one atomically when it is
+/// finished; until then, and after any failure, the earlier one stays.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,12 +62,12 @@ pub(crate) struct BuildArgs {
     #[command(flatten)]
     embedder: EmbedderArgs,
 
-    /// Text to put before every query, such as `query: `. The index keeps it. The default is that of the embedding
+    /// Text to put before every query, such as `query: `, stored in the index. The default is that of the embedding
     /// model.
     #[arg(long, value_name = "TEXT")]
     query_prefix: Option<String>,
 
-    /// Text to put before every passage, phrase and fact, such as `passage: `. The index keeps it. The default is that
+    /// Text to put before every passage, phrase and fact, such as `passage: `, stored in the index. The default is that
     /// of the embedding model.
     #[arg(long, value_name = "TEXT")]
     document_prefix: Option<String>,

@@ -14,7 +14,7 @@ use waymark_models::layout::{ForeignLayout, GenerationDefaults, ModelLayout, ada
 use waymark_models::reranker::Reranker;
 use waymark_models::weights::Weights;
 
-/// Says what model files are, what is missing, and how to serve or convert them.
+/// Describes model files: what they are, what is missing, and how to serve or convert them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -67,12 +67,12 @@ pub(crate) struct NewKey {
     #[arg(long, value_name = "N")]
     concurrent: Option<u32>,
 
-    /// Priority of the key's requests beside those of other keys, and the highest that they may ask for.
+    /// Priority of the key's requests relative to those of other keys, and the highest that a request may ask for.
     #[arg(long, value_enum, value_name = "PRIORITY", default_value = "normal")]
     priority: RequestPriority,
 
-    /// Name of an index that the key may use, and no others; may be given several times. `default` is the default index. All
-    /// indexes by default.
+    /// Name of an index that the key may use; may be given several times. `default` is the default index. Without it,
+    /// the key may use all indexes.
     #[arg(long = "index", value_delimiter = ',', value_name = "NAME")]
     indexes: Vec<String>,
 

@@ -72,8 +72,8 @@ Examples:
   waymark ask --index corpus.index \"Who painted the Mona Lisa?\"
   waymark chat --index corpus.index               a conversation
 
-Where the help of a flag names an environment variable, that sets it as well. `--config FILE` reads the flags of a
-server from a file.";
+An environment variable named in the help of a flag sets the flag as well. `--config FILE` reads the flags of a server
+from a file.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

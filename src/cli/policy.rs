@@ -28,7 +28,7 @@ pub(crate) struct ListPolicies {
     dir: Option<PathBuf>,
 }
 
-/// Prints a policy with everything that its file leaves to its protocol, as JSON.
+/// Prints a policy as JSON, including the settings that its file leaves to its protocol.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  waymark policy show policies/routerag\n  waymark policy show search-r1 | jq .budget"
@@ -55,8 +55,8 @@ pub(crate) struct CheckPolicy {
     model: ModelArgs,
 }
 
-/// Writes the fingerprint of a policy's weights into its `policy.toml`: log-probabilities of a fixed text, by which the
-/// weights are known on engines elsewhere. Loads the base model and the policy's adapter.
+/// Writes the fingerprint of a policy's weights into its `policy.toml`: log-probabilities of a fixed text, which
+/// identify the weights on remote engines. Loads the base model and the policy's adapter.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  waymark policy fingerprint policies/routerag")]
 pub(crate) struct FingerprintPolicy {

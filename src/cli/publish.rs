@@ -16,7 +16,7 @@ const DEFAULT_INTERVAL: f64 = 1.0;
 
 /// Publishes the current snapshot of an index on an object store, for `waymark serve --index s3://…` and `index pull`.
 ///
-/// Only what the last publication does not have is sent. The publication is one conditional write: if another directory
+/// Only parts that the last publication lacks are sent. The publication is one conditional write: if another directory
 /// has published since, it is refused. Credentials, region and endpoint of S3 come from `AWS_ACCESS_KEY_ID`,
 /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` and the like; `http://` needs `AWS_ALLOW_HTTP=true`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ pub(crate) struct PushArgs {
     /// Directory of the index.
     dir: PathBuf,
 
-    /// Place of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.
+    /// Location of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.
     #[arg(value_name = "DESTINATION")]
     destination: SnapshotLocation,
 
@@ -45,7 +45,7 @@ pub(crate) struct PushArgs {
     #[arg(long)]
     follow: bool,
 
-    /// Seconds between two looks at the directory with `--follow`.
+    /// Seconds between two checks of the directory with `--follow`.
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_INTERVAL, value_parser = seconds)]
     interval: f64,
 }
@@ -59,7 +59,7 @@ pub(crate) struct PushArgs {
 Example:
   waymark index pull s3://bucket/corpus corpus.index")]
 pub(crate) struct PullArgs {
-    /// Place of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.
+    /// Location of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.
     #[arg(value_name = "SOURCE")]
     source: SnapshotLocation,
 

@@ -10,7 +10,7 @@ use anyhow::Context;
 use waymark_runtime::embedding::Embedding;
 
 use super::{assembly, start, telemetry};
-use crate::config::{AccessConfig, ServeArgs, ServeConfig, StatePlace};
+use crate::config::{AccessConfig, ServeArgs, ServeConfig, StateLocation};
 use crate::server::{Hangups, Server, Tls, fit_connections, stop_signal};
 
 /// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal exits at once.
@@ -52,7 +52,7 @@ pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -
     let mut state = assembly::assemble(config, loaded).await?;
     // Searches run on threads of a pool that replaces those that hang, as the handler demands.
     waymark_index::catch_mapped_faults().context("cannot handle faults in mapped files")?;
-    let connections = &mut state.config.connection.most;
+    let connections = &mut state.config.connection.max_open;
     *connections = fit_connections(*connections);
     let tls = config.tls.clone().map(Tls::open).transpose()?;
     let server = Server::bind(config.address, state).await;
@@ -79,7 +79,7 @@ where
     // The server is for this process only, so it needs neither keys nor TLS nor a state.
     config.access = AccessConfig::default();
     config.tls = None;
-    config.state.place = Some(StatePlace::None);
+    config.state.location = Some(StateLocation::None);
     let server = bind(&config, None).await?;
     let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

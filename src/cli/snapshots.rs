@@ -31,7 +31,7 @@ pub(crate) struct RestoreArgs {
     snapshot: u64,
 }
 
-/// Replaces damaged blocks of an index by those of an undamaged copy.
+/// Replaces damaged blocks of an index with those of an undamaged copy.
 ///
 /// The copy may be a replica or a backup, as long as it holds the same files. A server that has reported the damage opens
 /// the repaired files within seconds; restart one that has not. Without a copy, build the index again from its corpus.

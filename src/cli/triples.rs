@@ -20,7 +20,7 @@ const CONCURRENCY: u16 = 8;
 const TIMEOUT: u32 = 120;
 const ATTEMPTS: u32 = 6;
 
-/// Source of triples for passages that bring none.
+/// Source of triples for passages that come without.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TriplesFlag {
     Builtin,
@@ -47,16 +47,16 @@ impl FromStr for TriplesFlag {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Triples")]
 pub(crate) struct Args {
-    /// Source of the triples (subject, relation, object) that graph search walks over, for passages that bring none:
+    /// Source of the triples (subject, relation, object) that graph search walks over, for passages that come without:
     /// `builtin`, `none`, a FILE of triples, or `endpoint`.
     ///
-    /// `builtin` reads the sentences of encyclopaedic text; it needs no model and takes seconds for thousands of
+    /// `builtin` reads the sentences of encyclopedic text; it needs no model and takes seconds for thousands of
     /// passages. `none` builds no graph, unless the corpus brings triples. FILE is OpenIE output of HippoRAG or
     /// RouteRAG, `{"docs": [{"passage", "extracted_triples"}, …]}`, matched by the text of the passage, or JSONL of
-    /// `{"id", "triples"}`, matched by id; for one that is called `none`, write `./none`. `endpoint` asks a language
-    /// model at an OpenAI-compatible address, twice for each passage.
+    /// `{"id", "triples"}`, matched by ID; a file called `none` is written `./none`. `endpoint` asks a language model
+    /// at an OpenAI-compatible endpoint, with two requests per passage.
     ///
-    /// When not given, `builtin` for a new index, and what the others are from for documents that are added to one.
+    /// The default is `builtin` for a new index; documents added to an index use the source of its other triples.
     #[arg(long, value_name = "SOURCE")]
     triples: Option<TriplesFlag>,
 

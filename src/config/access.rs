@@ -16,8 +16,8 @@ pub struct AccessArgs {
     #[arg(long, env = "WAYMARK_API_KEYS", value_name = "FILE")]
     pub api_keys: Option<PathBuf>,
 
-    /// API key with all scopes; for `ask --url`, the key to send. Set it by the environment: other users can read a
-    /// command line.
+    /// API key with all scopes; for `ask --url`, the key to send. Set it through the environment, because other users
+    /// can read the command line.
     #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<TypedKey>,
 

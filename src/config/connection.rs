@@ -10,18 +10,18 @@ use super::ServeConfigError;
 /// Flags for the limits of connections.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ConnectionArgs {
-    /// Maximum number of open connections. Lowered at start to what the limit of open files permits. Of those beyond it,
-    /// the newest 64 get responses to `/health` and `/ready` and 503 to everything else.
+    /// Maximum number of open connections, lowered at startup to what the limit of open files permits. The newest 64
+    /// connections beyond it get responses from `/health` and `/ready`, and 503 from all other routes.
     #[arg(long, env = "WAYMARK_MAX_CONNECTIONS", default_value_t = 1024)]
     pub max_connections: usize,
 
-    /// Maximum number of open connections from one address, or from one /64 network of IPv6. By default 7/8 of
-    /// `--max-connections`; behind a proxy all connections come from one address.
+    /// Maximum number of open connections from one address, or from one /64 network of IPv6. The default is 7/8 of
+    /// `--max-connections`. Behind a proxy, all connections come from one address.
     #[arg(long, env = "WAYMARK_MAX_CONNECTIONS_PER_ADDRESS")]
     pub max_connections_per_address: Option<usize>,
 
-    /// Seconds within which the head of a request must arrive; for a connection's first request, the TLS handshake
-    /// included.
+    /// Seconds within which the head of a request must arrive. For the first request of a connection, they include the
+    /// TLS handshake.
     #[arg(long, env = "WAYMARK_HEADER_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub header_seconds: f64,
 
@@ -42,9 +42,9 @@ pub struct ConnectionArgs {
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionConfig {
     /// Maximum number of open connections.
-    pub most: usize,
-    /// Maximum number of open connections from one address. `None` stands for 7/8 of `most`.
-    pub most_per_address: Option<usize>,
+    pub max_open: usize,
+    /// Maximum number of open connections from one address. `None` stands for 7/8 of `max_open`.
+    pub max_per_address: Option<usize>,
     /// Timeout for the head of a request.
     pub header: Duration,
     /// Timeout for the body of a request.
@@ -59,8 +59,8 @@ impl Default for ConnectionConfig {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
-            most: 1024,
-            most_per_address: None,
+            max_open: 1024,
+            max_per_address: None,
             header: seconds(15),
             body: seconds(30),
             send: seconds(30),
@@ -72,7 +72,7 @@ impl Default for ConnectionConfig {
 impl ConnectionConfig {
     /// Returns the maximum number of open connections from one address. By default the last eighth is left to others.
     pub fn per_address(&self) -> usize {
-        self.most_per_address.unwrap_or(self.most - self.most / 8)
+        self.max_per_address.unwrap_or(self.max_open - self.max_open / 8)
     }
 }
 
@@ -87,14 +87,14 @@ impl ConnectionArgs {
             ("max-connections-per-address", self.max_connections_per_address.unwrap_or(1)),
         ])?;
         // A timeout of zero would end every connection at once.
-        let some = |seconds: f64| Duration::from_secs_f64(seconds.max(0.1));
+        let timeout = |seconds: f64| Duration::from_secs_f64(seconds.max(0.1));
         Ok(ConnectionConfig {
-            most: self.max_connections,
-            most_per_address: self.max_connections_per_address,
-            header: some(self.header_seconds),
-            body: some(self.body_seconds),
-            send: some(self.send_seconds),
-            idle: some(self.idle_seconds),
+            max_open: self.max_connections,
+            max_per_address: self.max_connections_per_address,
+            header: timeout(self.header_seconds),
+            body: timeout(self.body_seconds),
+            send: timeout(self.send_seconds),
+            idle: timeout(self.idle_seconds),
         })
     }
 }

@@ -7,8 +7,8 @@ use waymark_runtime::config::Size;
 /// Flags for vector stores and files that clients create.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FileArgs {
-    /// Folder of the vector stores and files that clients create over HTTP (`/v1/vector_stores`, `/v1/files`). Without it no
-    /// client can. One server at a time uses it.
+    /// Folder of the vector stores and files that clients create over HTTP (`/v1/vector_stores`, `/v1/files`). Without
+    /// it, clients cannot create any. Only one server at a time may use the folder.
     #[arg(long, env = "WAYMARK_VECTOR_STORES", value_name = "DIR")]
     pub vector_stores: Option<PathBuf>,
 
@@ -16,7 +16,7 @@ pub struct FileArgs {
     #[arg(long, env = "WAYMARK_FILE_LIMIT", value_name = "SIZE", default_value = "64MiB")]
     pub file_limit: Size,
 
-    /// Maximum total size of the uploaded files, such as `4GiB`. Keys share it.
+    /// Maximum total size of the uploaded files of all API keys together, such as `4GiB`.
     #[arg(long, env = "WAYMARK_FILE_STORAGE", value_name = "SIZE", default_value = "4GiB")]
     pub file_storage: Size,
 }

@@ -22,8 +22,8 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_ENCODING_BYTES", value_name = "SIZE", default_value = "512MiB")]
     pub encoding_bytes: Size,
 
-    /// Maximum size of one answer, such as `64MiB`. Results of searches and log-probabilities that exceed it are left out,
-    /// and the answer says so (`cut`). Larger embeddings, rollouts, texts of tokens and files are refused.
+    /// Maximum size of one answer, such as `64MiB`. Results of searches and log-probabilities that exceed it are left
+    /// out, and the answer says so (`cut`). Larger embeddings, rollouts, detokenized texts and files are refused.
     #[arg(long, env = "WAYMARK_ANSWER_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub answer_bytes: Size,
 
@@ -36,11 +36,12 @@ pub struct HttpArgs {
     #[arg(long, env = "WAYMARK_PING_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub ping_seconds: f64,
 
-    /// Send reasoning under `reasoning` as well as under `reasoning_content`: some clients know only that name.
+    /// Send reasoning in the field `reasoning` as well as in `reasoning_content`, for clients that know only the
+    /// former.
     #[arg(long, env = "WAYMARK_MIRROR_REASONING")]
     pub mirror_reasoning: bool,
 
-    /// Refuse hints by name. By default, fields that can change no answer, such as `reasoning_effort` and `metadata`,
+    /// Refuse hints: fields that cannot change an answer, such as `reasoning_effort` and `metadata`. By default, hints
     /// are checked and ignored.
     #[arg(long, env = "WAYMARK_STRICT")]
     pub strict: bool,

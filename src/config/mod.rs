@@ -32,7 +32,7 @@ pub use files::{FileArgs, FileConfig, FileLimits};
 pub use flag_file::{FlagFile, FlagFileError};
 pub use http::{HttpArgs, HttpConfig};
 pub use responses::{ResponseArgs, ResponseLimits};
-pub use state::{StateArgs, StateConfig, StatePlace};
+pub use state::{StateArgs, StateConfig, StateLocation};
 pub use telemetry::TelemetryArgs;
 pub use tls::{TlsArgs, TlsConfig};
 pub use trace::{ResumeConfig, TraceArgs, TraceConfig};
@@ -64,7 +64,8 @@ pub struct ServeArgs {
         value_parser = PossibleValuesParser::new(Policy::BUILTIN))]
     pub protocol: Option<String>,
 
-    /// Folder whose policies clients may load, replace and unload over HTTP (`/v1/policies`). Without it no client can.
+    /// Folder whose policies clients may load, replace and unload over HTTP (`/v1/policies`). Without it, clients
+    /// cannot.
     #[arg(long, env = "WAYMARK_POLICY_ROOT", value_name = "DIR")]
     pub policy_root: Option<PathBuf>,
 
@@ -88,7 +89,7 @@ pub struct ServeArgs {
     #[command(flatten, next_help_heading = "HTTP")]
     pub http: HttpArgs,
 
-    /// Seconds between two looks at an index whose place is a URL.
+    /// Seconds between two checks for a new snapshot of an index at a URL.
     #[arg(help_heading = "Retrieval", long, env = "WAYMARK_INDEX_POLL_SECONDS", value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     pub index_poll_seconds: f64,
 
@@ -150,13 +151,13 @@ pub struct ServeConfig {
     pub policy_root: Option<PathBuf>,
     /// Configuration of retrieval.
     pub retrieval: RetrievalConfig,
-    /// Pause between two looks at an index whose place is a URL.
+    /// Pause between two checks for a new snapshot of an index at a URL.
     pub index_poll: Duration,
     /// Configuration of vector stores and files that clients create.
     pub files: FileConfig,
     /// Configuration of HTTP.
     pub http: HttpConfig,
-    /// Place and limits of the state.
+    /// Location and limits of the state.
     pub state: StateConfig,
     /// Sources of API keys.
     pub access: AccessConfig,

@@ -13,11 +13,11 @@ use crate::store::StateLimits;
 /// Flags for the state.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StateArgs {
-    /// Place of stored responses, conversations, traces and the list of policies loaded over HTTP: a directory, a database
-    /// `postgres://…` that several servers may share, or `none` to keep them in memory only. Defaults to `state` in the
-    /// cache folder, or to `none` with `--mock`.
+    /// Location of stored responses, conversations, traces and the list of policies loaded over HTTP: a directory, a
+    /// database `postgres://…` that several servers may share, or `none` to keep them in memory only. Defaults to
+    /// `state` in the cache folder, or to `none` with `--mock`.
     #[arg(long, env = "WAYMARK_STATE", value_name = "DIR|URL|none", hide_env_values = true)]
-    pub state: Option<StatePlace>,
+    pub state: Option<StateLocation>,
 
     /// Maximum number of records of each kind in the state; the oldest are removed first.
     #[arg(long, env = "WAYMARK_STATE_COUNT", value_name = "COUNT", default_value_t = 100_000)]
@@ -40,9 +40,9 @@ fn days(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Place of the state.
+/// Location of the state.
 #[derive(Clone, PartialEq, Eq)]
-pub enum StatePlace {
+pub enum StateLocation {
     /// Memory only.
     None,
     /// Directory with a SQLite database.
@@ -51,7 +51,7 @@ pub enum StatePlace {
     Postgres(String),
 }
 
-impl fmt::Debug for StatePlace {
+impl fmt::Debug for StateLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("None"),
@@ -62,7 +62,7 @@ impl fmt::Debug for StatePlace {
     }
 }
 
-impl FromStr for StatePlace {
+impl FromStr for StateLocation {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -78,8 +78,8 @@ impl FromStr for StatePlace {
 /// Configuration of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StateConfig {
-    /// Place of the state. `None` chooses the default.
-    pub place: Option<StatePlace>,
+    /// Location of the state. `None` chooses the default.
+    pub location: Option<StateLocation>,
     /// Limits of the records of each kind.
     pub limits: StateLimits,
 }
@@ -89,7 +89,7 @@ impl StateArgs {
     pub fn resolve(self) -> StateConfig {
         let age = (self.state_days > 0.0).then(|| Duration::from_secs_f64(self.state_days * 24.0 * 3600.0));
         StateConfig {
-            place: self.state,
+            location: self.state,
             limits: StateLimits { count: self.state_count, bytes: self.state_bytes.0, age },
         }
     }
@@ -101,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_apart_and_passwords_are_not_shown() {
-        let place = |text: &str| text.parse::<StatePlace>().unwrap();
-        assert_eq!(place("none"), StatePlace::None);
-        assert_eq!(place("./none"), StatePlace::Directory("./none".into()));
-        let database = place("postgresql://user:secret@host/db");
-        assert!(matches!(database, StatePlace::Postgres(_)) && !format!("{database:?}").contains("secret"));
+    fn locations_are_told_apart_and_passwords_are_not_shown() {
+        let location = |text: &str| text.parse::<StateLocation>().unwrap();
+        assert_eq!(location("none"), StateLocation::None);
+        assert_eq!(location("./none"), StateLocation::Directory("./none".into()));
+        let database = location("postgresql://user:secret@host/db");
+        assert!(matches!(database, StateLocation::Postgres(_)) && !format!("{database:?}").contains("secret"));
     }
 }

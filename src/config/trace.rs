@@ -26,8 +26,8 @@ pub struct TraceArgs {
     #[arg(long, env = "WAYMARK_RESUME_SECONDS", value_name = "SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub resume_seconds: f64,
 
-    /// Memory for the events of one resumable stream, such as `1MiB`: half of it for those a client may have missed, half
-    /// for those it has not been sent.
+    /// Memory for the events of one resumable stream, such as `1MiB`: half of it for events that the client may have
+    /// missed, half for events not yet sent to it.
     #[arg(long, env = "WAYMARK_RESUME_BYTES", value_name = "SIZE", default_value = "1MiB")]
     pub resume_bytes: Size,
 

@@ -40,14 +40,14 @@ pub(super) struct ConnectionPool {
 impl ConnectionPool {
     pub(super) fn new(router: Router, overloaded: Router, times: ConnectionConfig, tls: Option<Tls>) -> Self {
         // `empty` acquires all permits at once, and their number is a `u32`. No system has that many sockets.
-        let most = times.most.min(u32::MAX as usize >> 1);
+        let max_open = times.max_open.min(u32::MAX as usize >> 1);
         Self {
-            slots: Arc::new(Semaphore::new(most)),
+            slots: Arc::new(Semaphore::new(max_open)),
             addresses: AddressLimits::new(times.per_address()),
             refused: RefusedConnections::default(),
             router,
             overloaded,
-            times: ConnectionConfig { most, ..times },
+            times: ConnectionConfig { max_open, ..times },
             tls,
             closing: watch::Sender::new(ShutdownStage::No),
         }
@@ -129,7 +129,7 @@ impl ConnectionPool {
     /// Waits until no connection is left.
     async fn empty(&self) {
         // The semaphore is never closed, so acquiring can only succeed.
-        let _ = self.slots.acquire_many(u32::try_from(self.times.most).unwrap_or(u32::MAX)).await;
+        let _ = self.slots.acquire_many(u32::try_from(self.times.max_open).unwrap_or(u32::MAX)).await;
     }
 }
 

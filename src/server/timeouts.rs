@@ -112,7 +112,7 @@ impl ConnectionTimer {
 
     /// Handles a complete request head. Returns the lifetime through which the handler sets the request's deadline.
     pub(super) fn request_started(&self) -> Lifetime {
-        let lifetime = Lifetime::telling(Arc::clone(&self.0.changed));
+        let lifetime = Lifetime::notifying(Arc::clone(&self.0.changed));
         self.enter(ConnectionStage::Waiting { lifetime: lifetime.clone() });
         lifetime
     }

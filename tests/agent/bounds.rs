@@ -110,7 +110,7 @@ async fn an_answer_that_the_training_loop_does_not_keep_is_none() {
         let mut policy = Policy { variant: LoopVariant::Training, ..policy("routerag") };
         let (whole, _) = run(&runtime, &policy, "?", default()).await.unwrap();
         let (runtime, _, _) = scripted(&[SEARCH, ANSWER], france());
-        // Of the prompt it keeps less than this as well.
+        // The training loop also keeps fewer prompt tokens than this.
         policy.budget.context_tokens = whole.response().len() - spare;
         let (trajectory, events) = run(&runtime, &policy, "?", default()).await.unwrap();
         assert_eq!(trajectory.response().len(), whole.response().len() - spare);

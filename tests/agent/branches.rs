@@ -6,7 +6,7 @@ use waymark_engine::Token;
 
 use super::*;
 
-/// An untrained policy that chooses at random, in one of both loops without a session per turn.
+/// Untrained policy that samples at random, in one of the two loops that use one session for all turns.
 fn random(seed: u64) -> (Runtime, Policy) {
     let (runtime, _) = mock(MockBackend::random(seed, 259).with_confidence(2.0), france());
     let mut policy = Policy { guided: true, ..policy("evo-rag") };
@@ -95,7 +95,8 @@ async fn a_source_without_forks_gives_new_sequences_with_the_same_ids() {
     }
 }
 
-/// Replays an episode whose evidence was hidden: every sampled token gets its log-probability in sight of the same tokens.
+/// Replays an episode with hidden evidence: every sampled token must get its log-probability again, because the policy
+/// sees the same tokens before it.
 #[tokio::test]
 async fn an_episode_without_its_withdrawn_evidence_is_replayed_as_it_was() {
     let mut hidden = 0;

@@ -33,7 +33,7 @@ async fn in_the_place_of_one_search_too_many_an_answer_is_forced() {
 #[tokio::test]
 async fn where_no_answer_is_forced_one_search_too_many_ends_the_episode() {
     for variant in [LoopVariant::Evaluation, LoopVariant::Training] {
-        // There every search is made, also one that was made before.
+        // These loops make every search, even a repeated one.
         let (runtime, script, stub) = scripted(&["<search>a</search>", "<search>a</search>", ANSWER], france());
         let policy = Policy { variant, ..policy("search-r1") };
         let (trajectory, events) = run(&runtime, &policy, "?", searches(1)).await.unwrap();
@@ -74,7 +74,7 @@ async fn the_observation_that_would_be_too_long_is_cut_and_is_the_last_one() {
         let policy = Policy { variant, ..policy("search-r1") };
         let (runtime, _, _) = scripted(&[lines[0], ANSWER], france());
         let (one, _) = run(&runtime, &policy, "?", default()).await.unwrap();
-        // Two observations of this length, but for a little.
+        // Slightly less than two observations of this length.
         let single = one.usage.environment_tokens;
         let most = 2 * one.usage.environment_tokens - 5;
         let (runtime, _, stub) = scripted(&lines, france());
@@ -91,7 +91,7 @@ async fn the_observation_that_would_be_too_long_is_cut_and_is_the_last_one() {
                 _ => None,
             })
             .collect();
-        // It is told where the observation is cut, and where there is none any more.
+        // The event is sent when the observation is cut, and again when no further observation fits.
         assert_eq!((cut, reached(&events, BudgetLimit::EnvironmentTokens)), (vec![false, true], 2), "{variant:?}");
     }
 }

@@ -55,14 +55,14 @@ async fn rows_say_what_each_episode_was_worth() {
     assert_eq!(valid, [true, true, false, false, false], "{rows:#?}");
     let [right, graph, invalid, open, silent] = &rows[..] else { panic!("{}", rows.len()) };
     assert_eq!((right.em, right.f1, right.turns, right.unsupported), (1.0, 1.0, 2, Some(0.0)));
-    // Both passages were found: seven words, of which all but four are of the gold passage, which has six of them.
+    // Both passages were found. They have ten words without articles, six of which are the words of the gold passage.
     let found = right.support_f1.unwrap();
     assert!(found > 0.5 && found < 1.0, "{found}");
     assert_eq!((graph.em, graph.searches.graph, graph.searches.hybrid, graph.turns), (0.0, 1, 1, 3));
     assert!((graph.f1 - 0.5).abs() < 1e-12 && graph.cost > right.cost, "{graph:?}");
     assert_eq!((invalid.em, invalid.searches.passage, invalid.support_f1), (1.0, 0, Some(0.0)));
     assert_eq!((open.answer.as_deref(), open.em), (Some("Paris"), 1.0));
-    // A repeated search is made once, and the budget of four rounds leads to a forced answer.
+    // Repeated searches count, although only the first is made. The budget of four rounds leads to a forced answer.
     assert_eq!((silent.searches.passage, silent.turns), (4, 5));
     assert!(silent.tokens.forced > 0 && right.tokens.forced == 0);
     let all = right.tokens;

@@ -111,7 +111,7 @@ async fn a_refusal_ends_the_episode_without_an_answer() {
         assert_eq!((trajectory.turns(), trajectory.rounds(), trajectory.valid_actions()), (2, 1, 2));
         let told: Vec<&Event> = events.iter().filter(|event| matches!(event, Event::Refusal { .. })).collect();
         assert_eq!(told, [&Event::Refusal { text: text.into() }], "{line} {variant:?}");
-        // It is told once: no delta holds any of it.
+        // The refusal is sent once: no delta contains any of its text.
         let leaks = |event: &Event| match event {
             Event::Answer { .. } => true,
             Event::Text { text, .. } => !text.trim().is_empty(),
@@ -160,7 +160,7 @@ async fn a_refusal_is_valid_and_no_answer() {
         (true, None, 0.0, Some(EpisodeEnd::Refused))
     );
     assert_eq!(refused.support_f1, Some(1.0));
-    // What was withdrawn was not found, but was paid for.
+    // A withdrawn search adds nothing to the support, but its cost counts.
     assert_eq!((back.valid, back.support_f1, back.searches.passage), (true, Some(0.0), 1));
     assert!(back.cost > 0.0);
 }

@@ -22,7 +22,7 @@ async fn triples_stand_before_passages() {
         (wanted.text.as_str(), wanted.mode, wanted.k, wanted.triples),
         ("capital of France", Mode::Triples, 3, 5)
     );
-    // Nothing in it is a control token, not even in the prompt: there is no template.
+    // The trajectory has no control token, not even in its prompt, because the protocol uses no chat template.
     assert!(trajectory.tokens.iter().all(|token| !runtime.tokenizer.is_control(token.id)));
     let prompt = runtime.tokenizer.decode(&script.seen.lock().unwrap()[0]);
     assert!(prompt.ends_with("\nUser:Capital?Assistant: <think>"), "{prompt}");

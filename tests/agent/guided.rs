@@ -40,7 +40,7 @@ async fn every_protocol_can_be_guided() {
     for (name, variant) in [
         ("search-r1", LoopVariant::Serving),
         ("path-router", LoopVariant::Serving),
-        // What a guide writes is no JSON, and is taken as it is meant all the same.
+        // The query that a guide writes is no JSON, but this loop accepts it.
         ("path-router", LoopVariant::Evaluation),
         ("graphrag-r1", LoopVariant::Serving),
         ("graphrag-r1", LoopVariant::Evaluation),
@@ -88,7 +88,7 @@ async fn a_guided_query_is_one_whatever_it_begins_with() {
 
 #[tokio::test]
 async fn a_thought_that_the_environment_has_opened_is_not_opened_again() {
-    // An empty query is told so, and gives no evidence.
+    // An empty query gets an error message and no evidence.
     let lines = [" ", "a\n", " ", "\n", " ", "b\n", "x", "y\n"];
     let (runtime, _, stub) = scripted(&lines, france());
     let mut policy = Policy { guided: true, ..policy("path-router") };
@@ -117,7 +117,7 @@ async fn a_thought_that_the_template_has_opened_is_not_opened_again() {
     }
 }
 
-/// Checks thoughts that the prompt opens.
+/// Returns the number of thoughts that the prompt opens.
 fn open(name: &str) -> usize {
     usize::from(name == "graphrag-r1")
 }

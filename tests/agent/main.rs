@@ -445,7 +445,7 @@ async fn a_plain_policy_chats() {
     assert!(!events.iter().any(|event| matches!(event, Event::Budget { .. })));
 }
 
-/// Runs with a chat template that ends inside a thought.
+/// Builds a scripted runtime with a chat template that ends inside a thought.
 fn thinking(lines: &[&str], stub: Stub) -> (Runtime<Script>, Arc<Stub>) {
     let (runtime, _, stub) = scripted(lines, stub);
     let text = TEMPLATE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif");
@@ -476,7 +476,7 @@ async fn a_thought_that_the_template_opens_is_no_answer() {
 
 #[tokio::test]
 async fn what_a_thought_mentions_that_the_template_opens_is_no_action() {
-    // The tag is the template's, or the policy's own.
+    // The thought is opened by the template, or by the policy itself.
     for (line, opens) in [("Should I <refuse>? Not sure", true), ("<think>Should I <refuse>? Not sure", false)] {
         let lines = [line, "Paris</answer>"];
         let runtime = if opens { thinking(&lines, france()).0 } else { scripted(&lines, france()).0 };

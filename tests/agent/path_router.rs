@@ -28,7 +28,7 @@ async fn evidence_is_a_message_and_opens_the_next_thought() {
     let told = |event: &Event| matches!(event, Event::Observation { text, tokens, .. } if text == BLOCK && *tokens == injected.len());
     assert!(events.iter().any(told));
     assert!(trajectory.tokens.iter().zip(own_mask(&trajectory)).all(|(t, own)| own == t.logprob.is_some()));
-    // What follows the `<think>` of the environment is a thought.
+    // Text after the `<think>` of the environment is a thought.
     let thoughts: String = events
         .iter()
         .filter_map(|event| match event {
@@ -199,7 +199,7 @@ async fn with_little_context_left_the_frame_fits_whole_or_not_at_all() {
 #[tokio::test]
 async fn a_template_without_words_for_others_is_found_before_the_first_turn() {
     let (runtime, _, _) = scripted(&[QUERY, REPLY], france());
-    // It renders no second message, so no text between speakers can be found.
+    // This template renders no second message, so no text between speakers can be found.
     let text = format!("{{% if messages|length > 1 %}}{{{{ raise_exception('one alone') }}}}{{% endif %}}{TEMPLATE}");
     let template = Arc::new(ChatTemplate::new(&text, "", "<|im_end|>").unwrap());
     let runtime = Runtime::new(runtime.engine, runtime.tokenizer, Some(template), runtime.eos, runtime.searcher);

@@ -152,7 +152,7 @@ const PIECES: &[&str] = &[
     "_",
     "ß",
     "İ",
-    // A letter since Unicode 17, which tables of the expressions below need not know.
+    // A letter since Unicode 17, which the tables of the regular expressions need not know.
     "\u{323b0}",
 ];
 

@@ -36,7 +36,7 @@ async fn a_turn_ends_with_the_line_of_its_subquery() {
         _ => None,
     });
     assert_eq!(query.collect::<String>(), " What is the capital of France?");
-    // Nothing but what was sampled is learnt, the line breaks of labelled lines among it.
+    // Only sampled tokens are learned, including the line breaks of labeled lines.
     assert!(trajectory.tokens.iter().zip(own_mask(&trajectory)).all(|(t, own)| own == t.logprob.is_some()));
     assert_eq!(runtime.tokenizer.decode(&environment(&trajectory)), BLOCK);
 }

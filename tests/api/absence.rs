@@ -1,4 +1,4 @@
-//! IDs under which nothing is kept: what was pushed out of memory is told from what never was.
+//! IDs without a stored record: errors distinguish evicted records from records that never existed.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Size of answers: bounded on every route that returns passages, and what was left out is said.
+//! Size limit of answers on every route that returns passages. Each answer reports what was left out.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use waymark_index::{AnswerRoom, Evidence, Hit, HitPath, Mode, Passage};
 use crate::harness::{ServerPlan, TestServer, says, script};
 use crate::traces::{loops, trace};
 
-/// Searcher that finds as many passages of 1,000 bytes as it is asked for, within the query's bound, and fails on demand.
+/// Searcher that finds as many passages of 1,000 bytes as it is asked for, within the query's bound, and fails on
+/// demand.
 #[derive(Debug)]
 struct Wordy;
 
@@ -78,7 +79,7 @@ async fn server_page(answer_bytes: usize) -> Value {
 #[tokio::test]
 async fn a_batch_answers_every_query_and_says_how_many_results_it_left_out() {
     let server = server(1_000_000).await;
-    // A request of 12 kB that made 472 MB of answer.
+    // A request of 12 kB whose answer would have 472 MB without the limit.
     let queries = vec!["x"; 2_600];
     for (path, name, options) in [
         ("/retrieve", "queries", json!({"topk": 200})),
@@ -153,7 +154,7 @@ async fn a_trace_has_a_bound_in_every_form_and_says_what_is_missing() {
         text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
     assert_eq!(found(&events)["cut"], search["cut"]);
 
-    // Stored like it was sent, and a replay does not take the missing passages for a difference.
+    // The trace is stored as it was sent, and a replay does not count the missing passages as a difference.
     let id = whole["id"].as_str().unwrap();
     let (_, stored) = trace(&server, id).await;
     assert_eq!(stored["searches"][0]["cut"], search["cut"]);

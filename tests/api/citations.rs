@@ -27,7 +27,7 @@ async fn searching() -> TestServer {
     ServerPlan { searcher: Some(Arc::new(Plays::default())), ..ServerPlan::new(script(&two_searches())) }.build().await
 }
 
-/// Expected citations of its answer.
+/// Expected citations of that server's answer.
 fn both() -> Value {
     json!([
         {"start": 0, "end": 19, "passage": "p1", "title": "Faust", "stated": false},

@@ -374,7 +374,7 @@ async fn a_running_change_tells_its_step() {
     let waiting = scene.begin(edition(&["second"], 2)).await;
     let during = scene.status(&running).await;
     let queued = scene.status(&waiting).await;
-    // Released before anything is checked: the commit would wait for ever.
+    // Released before anything is checked, because a failed check would leave the commit waiting forever.
     scene.let_go();
     assert_eq!((&during["status"], &during["progress"]["phase"]), (&json!("running"), &json!("embedding")), "{during}");
     assert_eq!(during["progress"]["total"], 7);
@@ -423,7 +423,7 @@ async fn what_was_acknowledged_is_committed_by_the_next_process() {
     let (dir, live, plan) = plan_with(true, Arc::new(HashEmbed::default()));
     let (pending, left) = PendingChanges::open(dir.path()).unwrap();
     assert!(left.is_empty());
-    // As a process leaves it that is killed between the answer and the commit.
+    // The state that a process leaves if it is killed between the answer and the commit.
     let document = |id: &str| serde_json::from_value(edition(&[id], 2)["documents"][0].clone()).unwrap();
     for (id, changes) in [
         ("commit-1", Changes::upsert([document("x")])),

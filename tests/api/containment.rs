@@ -35,7 +35,7 @@ async fn among_others(server: &TestServer, bad: &str) -> (String, Value) {
     asked_among_others(server, &body(bad, false)).await
 }
 
-/// Same for whole requests.
+/// Same as [`among_others`], with a whole request body.
 async fn asked_among_others(server: &TestServer, bad: &Value) -> (String, Value) {
     let mut stream = bad.clone();
     stream["stream"] = json!(true);
@@ -104,10 +104,10 @@ async fn logits_without_bounds() {
 #[derive(Debug)]
 struct Broken(&'static str, Arc<dyn Protocol>);
 
-/// Duration of rendering the prompt `slow`.
+/// Duration of rendering a prompt of the policy `slow`.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// `true` once the rendering of that prompt has begun.
+/// `true` once the rendering of a prompt of the policy `slow` has begun.
 static RENDERS: AtomicBool = AtomicBool::new(false);
 
 impl Broken {

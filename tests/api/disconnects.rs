@@ -17,7 +17,7 @@ use waymark_index::{Evidence, Mode};
 use crate::harness::{Abyss, ServerPlan, Shelf, TestServer, eventually, read_until, says, script};
 use crate::slow_clients;
 
-/// Long enough to tell two from three.
+/// Duration of an engine step, long enough to distinguish two steps from three.
 const STEP: Duration = Duration::from_millis(15);
 
 /// Routes that generate.

@@ -38,7 +38,7 @@ pub fn plan(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, ServerPlan) {
     plan_with(writable, Arc::new(HashEmbed::default()))
 }
 
-/// Same, with another embedder for later changes.
+/// Same as [`plan`], with another embedder for later changes.
 pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, Arc<LiveIndex>, ServerPlan) {
     let dir = tempfile::tempdir().unwrap();
     let documents = IDS.iter().map(|id| serde_json::from_value::<Document>(body(id, 1)).unwrap()).collect();
@@ -227,7 +227,7 @@ async fn a_server_that_only_reads_or_has_no_index_says_so() {
     }
 }
 
-/// Sends a request, and returns the response and its duration.
+/// Response to a search, and its duration.
 type Answered = (Value, Duration);
 
 /// Searches in all modes until `stop` is set.

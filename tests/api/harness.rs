@@ -193,7 +193,7 @@ impl TestServer {
         self.raw_with(path, "accept: */*", body).await
     }
 
-    /// Same with an additional header.
+    /// Same as [`TestServer::raw`], with an additional header.
     pub async fn raw_with(&self, path: &str, header: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
         let mut socket = self.raw_head(path, &format!("{header}\r\ncontent-length: {}", body.len())).await;
@@ -201,7 +201,7 @@ impl TestServer {
         socket
     }
 
-    /// Same without a body, whatever the headers announce.
+    /// Same as [`TestServer::raw`], with these headers and without a body.
     pub async fn raw_head(&self, path: &str, headers: &str) -> TcpStream {
         let mut socket = TcpStream::connect(self.address).await.unwrap();
         let head =
@@ -250,7 +250,7 @@ pub async fn answer(response: reqwest::Response) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
-/// Adds the fields of `extra` to a request, in place of its own of the same name.
+/// Adds the fields of `extra` to a request, replacing fields of the same name.
 pub fn with_fields(mut request: Value, extra: Value) -> Value {
     request.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     request

@@ -156,7 +156,7 @@ async fn episodes_search_the_indexes_of_their_key() {
     let rollout =
         json!({"questions": [{"question": "Which river?"}], "model": "routerag", "rag": {"index": "default"}});
     refused(scoped.post("second", "/v1/rollouts", rollout).await, "rag.index");
-    // Both indexes are counted apart, with what `all` and the keys asked of them.
+    // The metrics count the searches of each index separately.
     let text = scoped.server.client.get(scoped.server.url("/metrics")).bearer_auth(scoped.key("all"));
     let text = text.send().await.unwrap().text().await.unwrap();
     assert!(text.contains("waymark_searches_total{index=\"second\"} 2\n"), "{text}");

@@ -14,7 +14,7 @@ async fn test_server() -> ([tempfile::TempDir; 2], TestServer) {
     server_with(ApiKeys::default()).await
 }
 
-/// Same with these keys.
+/// Same as [`test_server`], with these keys.
 pub async fn server_with(keys: ApiKeys) -> ([tempfile::TempDir; 2], TestServer) {
     let lines = Lines::new(["<think>a</think><search>[passage] river</search>", "<answer> c </answer>"])
         .terminator("</information>\n\n");
@@ -29,7 +29,7 @@ pub async fn server_with(keys: ApiKeys) -> ([tempfile::TempDir; 2], TestServer) 
         ..ServerPlan::new(script(&lines))
     };
     let bound = Policy { name: "bound".into(), index: Some("second".into()), ..Policy::builtin("routerag").unwrap() };
-    // Its requests are refused, because the server has no such index.
+    // Requests to `lost` are refused, because the server has no index `third`.
     let lost = Policy { name: "lost".into(), index: Some("third".into()), ..Policy::builtin("routerag").unwrap() };
     let home = Policy { name: "home".into(), index: Some("default".into()), ..Policy::builtin("routerag").unwrap() };
     plan.policies.extend([bound, lost, home]);

@@ -150,7 +150,7 @@ async fn many_texts_to_embed_hold_up_neither_searches_nor_chats() {
     assert_eq!(statuses.iter().filter(|&&status| status == 200).count(), ROOM);
     let passes = single.passes.lock().unwrap();
     let place = passes.iter().position(|text| text == "river").unwrap();
-    // In the line of requests that waited before it, the search would be last.
+    // In the order of arrival, the search would come last.
     assert!(place < ROOM / 2, "the search came {place} passes after the first of {}", passes.len());
 }
 

@@ -46,7 +46,8 @@ async fn test_server(name: &str, lines: Lines) -> TestServer {
     plan.build().await
 }
 
-/// All messages after the first: the prompt continues up to the reply that the environment opened.
+/// Script of PathRouter. The environment opens a new reply, so the evidence is part of the prompt that the mock sees,
+/// and a rule finds it there.
 fn path_router() -> Lines {
     Lines::new(["<think>\nWho?\n</think>\n<query>\nFaust\n</query>"])
         .rule("</knowledge>", ["So.\n</think>\n<answer>\nGoethe wrote Faust\n</answer>"])

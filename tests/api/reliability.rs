@@ -24,7 +24,7 @@ fn every_class_has_a_test_that_exists_or_a_reason() {
     assert_eq!(classes, (1..=CLASSES).collect());
 }
 
-/// Returns the source above a test, which is named by its file and its function.
+/// Checks that a test exists, which is named by its file and its function.
 fn exists(root: &Path, name: &str) {
     let (file, function) = name.split_once("::").unwrap();
     let source = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));

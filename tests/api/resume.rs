@@ -48,7 +48,6 @@ fn said(messages: &[(u64, String, Value)]) -> Vec<(u64, String, Value)> {
                 *value = Value::Null;
             }
         }
-        // Deltas are split wherever the tokens happened to arrive.
         assert_eq!(data["type"], **name);
     }
     messages
@@ -130,6 +129,7 @@ async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
             }
             assert!(kills >= 2, "seed {seed}: {kills} kills");
             assert!(seen.iter().zip(1..).all(|((id, ..), expected)| *id == expected), "an event came twice or never");
+            // Only the joined texts are compared, because deltas are split wherever the tokens happened to arrive.
             assert_eq!(text(&seen), text(&uninterrupted), "{model}, seed {seed}");
             assert_eq!(said(&seen).last(), said(&uninterrupted).last());
             assert_eq!(computed(&server), computed(&whole), "{model}, seed {seed}");
@@ -198,7 +198,7 @@ async fn a_stream_is_cancelled_when_nobody_comes_back() {
     let before = counters.decode_tokens_total.get();
     eventually("it goes on alone", || counters.decode_tokens_total.get() > before + 20).await;
     server.quiet().await;
-    // Of 5,000 tokens, about 150 fit into the time until it is given up.
+    // About 150 of the 5,000 tokens fit into the time until the stream is given up.
     assert!(counters.decode_tokens_total.get() < 1000);
     assert_eq!(get(&server, &id, 1).await.status(), 404);
     assert_eq!(trace(&server, &id).await.1["status"], "cancelled");
@@ -308,13 +308,13 @@ impl Search for Slow {
 
 #[tokio::test]
 async fn the_silence_of_a_search_is_filled_and_outlived() {
-    // Short enough that the silence of a search holds several.
     let lines: Lines = loops();
     for resumable in [false, true] {
         let searcher = Slow::default();
         let waiting = searcher.waiting.clone();
         let go = searcher.go.clone();
         let mut plan = ServerPlan { searcher: Some(Arc::new(searcher)), ..ServerPlan::new(script(&lines)) };
+        // Short enough for several pings during the search.
         plan.http.ping = Duration::from_millis(20);
         let server = plan.build().await;
         let mut body = question("routerag");

@@ -115,7 +115,7 @@ async fn what_cannot_be_played_or_rewarded_is_refused_by_name() {
         let (status, refused) = answer(server.post(PATH, &body).await).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{body}: {refused}");
     }
-    // A relative reward of a stream, if its settings may be left out; otherwise a missing setting is named.
+    // The error names the relative reward, which a stream cannot have, or the missing setting of that reward.
     let body = json!({"questions": [question], "reward": efficiency, "stream": true});
     let (status, refused) = answer(server.post(PATH, &body).await).await;
     assert_eq!(status, 400, "{refused}");

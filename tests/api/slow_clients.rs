@@ -19,7 +19,7 @@ fn body() -> Value {
     json!({"model": "plain", "stream": true, "logprobs": true, "top_logprobs": 20, "messages": messages})
 }
 
-/// Timeouts short enough for a test to wait for, one at a time: the others keep their defaults.
+/// Starts a server. `shorten` makes one timeout short enough for a test to wait for; the others keep their defaults.
 async fn test_server(shorten: impl FnOnce(&mut ServerPlan)) -> TestServer {
     let mut plan = ServerPlan::new(says(&"word ".repeat(20)));
     shorten(&mut plan);
@@ -178,7 +178,7 @@ async fn an_answer_that_is_taken_a_byte_at_a_time_ends_as_well() {
 
 #[tokio::test]
 async fn connections_beyond_the_bound_are_told() {
-    let server = test_server(|plan| plan.http.connection.most = 2).await;
+    let server = test_server(|plan| plan.http.connection.max_open = 2).await;
     let held = [
         server.raw_head("/v1/search", "content-length: 5").await,
         server.raw_head("/v1/search", "content-length: 5").await,
@@ -210,8 +210,8 @@ async fn connections_beyond_the_bound_are_told() {
 #[tokio::test]
 async fn one_address_cannot_take_all_connections() {
     let server = test_server(|plan| {
-        plan.http.connection.most = 8;
-        plan.http.connection.most_per_address = Some(2);
+        plan.http.connection.max_open = 8;
+        plan.http.connection.max_per_address = Some(2);
     })
     .await;
     let held = [

@@ -65,7 +65,7 @@ async fn a_background_response_and_its_stream_stay() {
     assert_eq!(again.text().await.unwrap(), stream);
     let later = second.get(&format!("{}?stream=true&starting_after=2", path(&last["response"]))).await;
     assert_eq!(responses::events(&later.text().await.unwrap())[0]["sequence_number"], 3);
-    // It has ended, so that canceling it changes nothing.
+    // The response has ended, so canceling it changes nothing.
     let cancelled = second.post(&format!("{}/cancel", path(&last["response"])), &json!({})).await;
     assert_eq!(cancelled.json::<Value>().await.unwrap(), last["response"]);
 }

@@ -258,7 +258,7 @@ async fn a_schema_that_takes_too_much_work_is_the_clients_fault() {
                 server.post("/v1/chat/completions", &ask(json!({"response_format": format, "stream": stream}))).await;
             let status = response.status().as_u16();
             let text = response.text().await.unwrap();
-            // What the first tokens do not show is an error of the same kind later.
+            // An error that appears only after the first tokens is of the same kind.
             let named = text.contains("\"code\":\"invalid_value\"") && text.contains("\"param\":\"response_format\"");
             assert!(
                 status == 400 && named || status == 200 && !text.contains("server_error"),

@@ -144,7 +144,7 @@ async fn what_came_of_a_call_is_answered() {
     assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{answer}");
     assert_eq!(calls(&answer["choices"][0]), (vec![], "stop"));
 
-    // Its trace contains the calls, and can be replayed.
+    // The trace contains the calls, and can be replayed.
     let id = answer["id"].as_str().unwrap();
     let trace: Value = server.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
     assert_eq!(trace["messages"][1]["tool_calls"], json!([{"name": "look", "arguments": {"city": "Bonn"}}]));
@@ -318,7 +318,7 @@ async fn an_answer_can_end_with_its_first_call() {
         assert_eq!(whole["usage"]["completion_tokens"], tokens, "{first} {choice}");
         server.quiet().await;
 
-        // Its trace records this, and can be replayed.
+        // The trace records the end after one call, and can be replayed.
         let id = whole["id"].as_str().unwrap();
         let trace: Value = server.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
         let one = if choice == "auto" { json!(["look"]) } else { json!([]) };

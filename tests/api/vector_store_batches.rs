@@ -56,7 +56,7 @@ async fn files_are_added_together_and_told_as_one() {
     let filters = json!({"type": "eq", "key": "kind", "value": "lake"});
     let hits = client.search(&store, json!({"query": "kivu", "filters": filters})).await;
     assert_eq!(hits[0]["file_id"], json!(good[1]));
-    // Cancelling what is done changes nothing, and a file that is added alone leaves its batch.
+    // Canceling a finished batch changes nothing, and a file that is added alone leaves its batch.
     let (status, cancelled) = client.post(&format!("{first}/cancel"), json!({})).await;
     assert_eq!((status, &cancelled["status"]), (200, &json!("completed")), "{cancelled}");
     client.post(&format!("/v1/vector_stores/{store}/files"), json!({"file_id": good[0]})).await;
@@ -100,7 +100,7 @@ async fn a_cancelled_batch_indexes_no_file_that_waited() {
     assert!(found.iter().all(|hit| hit["file_id"] == json!(slow)), "{found:?}");
     let (_, page) = client.get(&format!("/v1/vector_stores/{store}/files?filter=cancelled")).await;
     assert_eq!(ids(&page).len(), 2);
-    // Added again, a cancelled file is indexed.
+    // A canceled file is indexed once it is added again.
     client.post(&format!("/v1/vector_stores/{store}/files"), json!({"file_id": waiting[0]})).await;
     assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 2);
 }
@@ -133,7 +133,7 @@ async fn a_file_can_be_cancelled_until_it_is_read() {
     assert_eq!((&found["file_counts"]["cancelled"], &found["status"]), (&json!(1), &json!("cancelled")), "{found}");
     indexes.embedder.goes_on.store(true, SeqCst);
     assert_eq!(done(&client, &first).await["status"], "cancelled");
-    // It keeps what was indexed before.
+    // The file keeps what was indexed before.
     eventually_found(&client, &store, "ubangi", &slow).await;
     assert_eq!(done(&client, &second).await["file_counts"]["cancelled"], 1);
 }

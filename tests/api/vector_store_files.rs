@@ -271,7 +271,7 @@ async fn what_a_key_creates_is_its_own() {
         assert_eq!(other.get("/v1/files").await.1["data"], json!([]));
         (store, file)
     };
-    // And after a restart.
+    // The same holds after a restart.
     server.terminate();
     let TestServer { running, state, .. } = server;
     running.await.unwrap();

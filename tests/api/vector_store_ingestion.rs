@@ -58,7 +58,7 @@ impl TextEmbedder for Delicate {
     }
 }
 
-/// Opens indexes unless it refuses to.
+/// Opener of indexes that fails while `refuses` is set.
 #[derive(Debug, Default)]
 pub struct DelicateIndexes {
     pub embedder: Arc<Delicate>,

@@ -155,7 +155,7 @@ async fn what_cannot_be_had_is_refused_by_name() {
             "{extra} gave {error}"
         );
     }
-    // What asks for nothing is taken.
+    // Options that ask for nothing are accepted.
     let harmless = json!({"skip_special_tokens": true, "include_stop_str_in_output": false, "min_tokens": 0,
         "ignore_eos": false, "stop_token_ids": [], "add_generation_prompt": true, "chat_template_kwargs": {}});
     assert_eq!(server.chat(&ask(harmless)).await.0, 200);

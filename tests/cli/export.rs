@@ -47,7 +47,7 @@ fn an_index_of_what_was_exported_answers_as_the_one_that_was_left() {
             assert!(run.ok(), "{}", run.stderr);
         }
 
-        // Nothing says where weights are: none are needed.
+        // No variable names a folder for weights, because none are needed.
         let exported = homeless(&["index", "export", &index, "--out", &out]);
         assert!(exported.ok() && exported.stdout.is_empty(), "{}", exported.stderr);
         assert!(exported.stderr.contains("3 documents, snapshot 3"), "{}", exported.stderr);

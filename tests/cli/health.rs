@@ -34,7 +34,7 @@ fn a_server_is_found_by_its_variables_or_its_address_until_it_is_gone() {
 #[test]
 fn over_tls_a_named_server_must_prove_itself_and_its_own_need_not() {
     let dir = tempfile::tempdir().unwrap();
-    // As of a real one: it does not name this machine's own address.
+    // Like the certificate of a real server, this one does not name the machine's own address.
     let made = rcgen::generate_simple_self_signed(vec!["rag.example.org".to_owned()]).unwrap();
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let certificate = place("cert.pem");

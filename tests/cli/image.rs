@@ -1,5 +1,6 @@
-//! `Dockerfile`, `Dockerfile.cuda` and `docs/kubernetes.yaml` against the program and the repository, without a container
-//! daemon or a cluster: variables, entry points, copied files, linked libraries, and the manifests of the cluster.
+//! `Dockerfile`, `Dockerfile.cuda` and `docs/kubernetes.yaml` against the program and the repository, without a
+//! container daemon or a cluster: variables, entry points, copied files, linked libraries, and the manifests of the
+//! cluster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use super::program::waymark;
 const PLAIN: &str = "Dockerfile";
 const CUDA: &str = "Dockerfile.cuda";
 
-/// Libraries that `debian:bookworm-slim` and Ubuntu bring (libc6, libgcc-s1), and `libstdc++6`, which the images install.
+/// Libraries that `debian:bookworm-slim` and Ubuntu bring (libc6, libgcc-s1), and `libstdc++6`, which the images
+/// install.
 const LIBRARIES: &[&str] =
     &["libc.so", "libm.so", "libmvec.so", "ld-linux", "libgcc_s.so", "libstdc++.so", "linux-vdso.so"];
 
@@ -101,7 +103,7 @@ fn they_are_built_by_the_toolchain_that_is_named_and_run_over_libraries_of_its_a
         let base = of(file, "FROM").remove(0);
         assert!(base.starts_with(&format!("rust:{version}-")), "{base} is not of {version}");
     }
-    // What is built in one release of Debian runs in the same one.
+    // A program built in one release of Debian runs in the same release.
     let build = of(PLAIN, "FROM").remove(0);
     let run = of(PLAIN, "FROM").pop().unwrap();
     let release = build.split(['-', ' ']).nth(1).unwrap();
@@ -232,7 +234,7 @@ fn a_cluster_treats_the_server_as_the_image_and_the_drain_want_it() {
     let yaml = cluster();
     let pause = number(&yaml, "command: [sleep, \"");
     let drain = number(&yaml, "{name: WAYMARK_DRAIN_SECONDS, value: \"");
-    // What streams get beyond the drain to send their last event, and the process to end.
+    // After the drain, streams need time to send their last event, and the process to end.
     assert!(number(&yaml, "terminationGracePeriodSeconds: ") >= pause + drain + 5);
     assert_eq!(of(PLAIN, "EXPOSE"), [number(&yaml, "containerPort: ").to_string()]);
     assert_eq!(of(PLAIN, "USER"), [number(&yaml, "runAsUser: ").to_string()]);

@@ -215,7 +215,7 @@ fn help_teaches() {
     for (command, said) in said {
         let flags: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = waymark(&flags).stdout;
-        // It is wrapped.
+        // The help text is wrapped.
         let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains(said), "{command} does not tell all it has to say: {help}");
     }

@@ -14,8 +14,8 @@ use waymark_training::recipe::Recipe;
 use super::base::{SMALL, model};
 use super::program::{Serving, waymark};
 
-/// Writes a policy as a training run of all weights ends: with those of the base model in `base`, times `factor`, of which
-/// every second one is multiplied by `second` too. Returns its directory and that of its weights.
+/// Writes a policy as a training run of all weights does. Its weights are those of the base model in `base` times
+/// `factor`, and every second weight is also multiplied by `second`. Returns its directory and that of its weights.
 fn trained(root: &Path, name: &str, factor: f32, second: f32) -> [String; 2] {
     let base = root.join("base");
     let weights = Weights::open(&base).unwrap();

@@ -159,7 +159,7 @@ fn a_model_is_asked_once_for_each_passage_and_never_told_of() {
     let run = place.build(&endpoint(&url, &key));
     assert!(run.ok() && run.stdout.contains("3 of them from stored replies"), "{}{}", run.stdout, run.stderr);
     assert_eq!(requests.load(Ordering::SeqCst), 8);
-    // What was paid for can be imported like any other extraction.
+    // Replies that were paid for can be imported like any other extraction.
     let journal = place.path("corpus.index.openie.jsonl");
     let run = place.build(&["--triples", journal.to_str().unwrap()]);
     assert!(run.stdout.contains("3 records, triples for 3 of 3 passages"), "{}{}", run.stdout, run.stderr);

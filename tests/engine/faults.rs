@@ -52,8 +52,7 @@ async fn a_panic_in_a_step_fails_only_the_row_that_causes_it() {
     good.iter().for_each(check_text);
     assert_eq!(engine.counters().step_failures_total.get(), 3, "one batch, its bad row alone, and the fifteenth pass");
     assert_eq!(engine.counters().turn_failures_total.get(), 1);
-    // The session that failed is still there, and the rest of its life is its owner's choice.
-    // No token has this ID.
+    // The failed session still exists and can continue. No token has this ID, so no later pass panics.
     faults.panic_on(u32::MAX);
     run(&mut bad, greedy(5)).await.unwrap();
     check_text(&bad);

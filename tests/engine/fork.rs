@@ -22,7 +22,8 @@ async fn forks_continue_from_the_same_tokens_and_share_their_blocks() {
     }
     let counters = engine.counters();
     assert_eq!(counters.forks_total.get(), 3);
-    // The prompt; after it, of 65 tokens the six that had no KV, and the last one of 60 and of 41; ten more for each.
+    // The prompt, six tokens without KV in the fork of 65, the last token of the forks of 60 and of 41, and the ten
+    // that were appended to each fork.
     assert_eq!(counters.prefill_tokens_total.get(), 40 + 6 + 1 + 1 + 30);
     drop(forks);
     wait_free(&engine).await;

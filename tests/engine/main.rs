@@ -196,7 +196,7 @@ async fn a_prompt_seen_before_comes_from_the_cache() {
     run(&mut again, greedy(30)).await.unwrap();
     // Only whole blocks of 16 tokens are shared.
     assert_eq!(again.cached_prompt_tokens(), 96);
-    // What was sampled is shared as well; and of a prompt that is known to its last token one block is computed.
+    // Sampled tokens are shared as well. The last block of a prompt that is fully cached is computed again.
     let mut longer = session(&engine, &ids(&again)[..128]);
     run(&mut longer, greedy(1)).await.unwrap();
     assert_eq!(longer.cached_prompt_tokens(), 112);

@@ -36,7 +36,7 @@ async fn an_allow_list_binds_and_the_logprob_stays_honest() {
     let generate = Generate { sampling, allow: Some(vec![1, 2]), max_tokens: 10, ..Generate::default() };
     let (steps, _) = run(&mut session, generate).await.unwrap();
     assert!(steps.iter().all(|step| step.id == 1 || step.id == 2));
-    // 258 logits of 0 and one of 2; neither 1 nor 2 is printable, so neither is the one.
+    // 258 logits of 0 and one of 2. The tokens 1 and 2 are not printable, so neither has the logit of 2.
     let expected = -(258.0 + 2f32.exp()).ln();
     assert!(steps.iter().all(|step| (step.logprob - expected).abs() < 1e-4 && step.top.len() == 3));
     assert!(session.tokens()[20..].iter().all(|token| token.origin == Origin::Policy && !token.forced));
@@ -53,7 +53,7 @@ async fn forced_tokens_are_scored_as_they_were_when_they_were_sampled() {
     let (scored, finish) = run(&mut again, Generate { force: force.clone(), ..greedy(30) }).await.unwrap();
     assert_eq!((scored, finish), (steps, TurnFinish::Length));
     assert_eq!(again.tokens(), first.tokens());
-    // Where they end, sampling goes on.
+    // Sampling continues after the last forced token.
     let mut longer = session(&engine, &prompt(1, 20));
     run(&mut longer, Generate { force: force[..10].to_vec(), ..greedy(12) }).await.unwrap();
     assert_eq!(ids(&longer)[..30], ids(&first)[..30]);

@@ -57,7 +57,7 @@ async fn an_adapter_that_has_come_when_nobody_waits_any_more_is_unloaded() {
     let engine = start(mock(), EngineConfig::default());
     let dir = tempfile::tempdir().unwrap();
     let mut loading = Box::pin(engine.lease_adapter(dir.path().into()));
-    // Commands are carried out in their order: behind this one it is loaded, and its answer lies there.
+    // Commands run in order: once this snapshot is taken, the adapter is loaded and its reply has been sent.
     let begun = futures::poll!(&mut loading);
     assert_eq!(engine.snapshot().await.unwrap().adapters.len(), 1);
     drop((begun, loading));

@@ -1,8 +1,8 @@
-//! Random changes to an input: what libFuzzer does, without its eye for what they reach.
+//! Random changes to an input, like those of libFuzzer but without its feedback from code coverage.
 
 use proptest::prelude::*;
 
-/// Bytes of an input at most, as in `fuzz/run`.
+/// Maximum length of an input in bytes, as in `fuzz/run`.
 const LONGEST: usize = 8192;
 
 /// One change, at a place given as a share of the length.
@@ -16,18 +16,18 @@ pub enum Change {
     Insert(f64, Vec<u8>),
     /// Bytes taken out.
     Remove(f64, usize),
-    /// A run of bytes said again.
+    /// A run of bytes repeated.
     Repeat(f64, usize, usize),
     /// Cut off here.
     Truncate(f64),
-    /// From here on another input.
+    /// The rest taken from another input.
     Splice(f64),
 }
 
-/// A few of them.
+/// Generates a few changes.
 pub fn changes() -> impl Strategy<Value = Vec<Change>> {
     let place = || 0.0..1.0;
-    // What parsers have special cases for.
+    // Bytes for which parsers have special cases.
     let telling = prop::sample::select(vec![0, 1, 0x7f, 0x80, 0xff, b'"', b'\\', b'<', b'>', b'{', b'[', b'\n', b'%']);
     let change = prop_oneof![
         (place(), any::<u8>()).prop_map(|(at, byte)| Change::Set(at, byte)),
@@ -43,7 +43,7 @@ pub fn changes() -> impl Strategy<Value = Vec<Change>> {
 }
 
 impl Change {
-    /// `seed` with all `changes` made, one after the other.
+    /// Applies all `changes` to `seed`, one after the other.
     pub fn apply_all(seed: Vec<u8>, other: &[u8], changes: &[Change]) -> Vec<u8> {
         changes.iter().fold(seed, |bytes, change| change.apply(bytes, other))
     }

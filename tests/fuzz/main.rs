@@ -1,5 +1,5 @@
-//! The fuzz targets without a fuzzer: every seed, everything that was found before, and random changes to both. The same
-//! functions run for hours under libFuzzer (`fuzz/run`).
+//! The fuzz targets without a fuzzer: every seed, everything that was found before, and random changes to both. The
+//! same functions run for hours under libFuzzer (`fuzz/run`).
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub, missing_debug_implementations)]
 
 #[path = "../../fuzz/src/lib.rs"]

@@ -1,9 +1,9 @@
-//! Access to test data outside the repository: golden vectors produced by the reference programs, and real data. Each crate
-//! includes this module with `#[path = "…/tests/outside/mod.rs"] mod outside;`.
+//! Access to test data outside the repository: golden vectors produced by the reference programs, and real data. Each
+//! crate includes this module with `#[path = "…/tests/outside/mod.rs"] mod outside;`.
 //!
 //! `WAYMARK_GOLDEN` and `WAYMARK_DATA` name the folders, relative to the root of the workspace. The defaults are
-//! `../shared/golden` and `../shared/data`. A default folder may be absent, and a named one may lack files: tests without
-//! data report that they are skipped. Any other problem is a failure.
+//! `../shared/golden` and `../shared/data`. A default folder may be absent, and a named one may lack files: tests
+//! without data report that they are skipped. Any other problem is a failure.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::ffi::OsStr;

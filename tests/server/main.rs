@@ -189,7 +189,7 @@ fn work_that_never_ends_cannot_hold_it_up() {
     let file = path.to_str().unwrap();
     new_key("some", file);
     let mut program = RunningServer::start(&["--api-keys", file]);
-    // Nobody ever writes into it: whoever reads the keys again waits for ever.
+    // Nothing ever writes into this pipe, so reading the keys again blocks forever.
     std::fs::remove_file(&path).unwrap();
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     program.signal("-HUP");
@@ -270,8 +270,8 @@ fn no_key_is_ever_logged() {
     }
 }
 
-/// Starts `waymark serve` with these flags while a stub download of the weights hangs. Returns the server and the process ID
-/// of the stub.
+/// Starts `waymark serve` with these flags while a stub download of the weights hangs. Returns the server and the
+/// process ID of the stub.
 fn fetching(dir: &Path, flags: &[&str]) -> (Child, String) {
     use std::os::unix::fs::PermissionsExt;
     // The download runs `python3`, and finds this one first.

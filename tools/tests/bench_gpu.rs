@@ -76,7 +76,7 @@ fn the_loads_of_the_card_bench_run_on_the_mock() {
     assert!(number(1, "recomputed") < number(2, "recomputed") && number(1, "cached") > 0);
     // Nothing is found: each turn computes everything so far. 20, 20 + 8 + 32, 20 + 2 × 40.
     assert_eq!((number(2, "computed"), number(2, "cached")), (4 * (20 + 60 + 100), 0));
-    // Goals are a card's, but for what no backend may do.
+    // The goals are for GPUs, except for the one that every backend must meet.
     let judged = |goal: &&Value| goal["verdict"] != "not_measured";
     let goals = report["goals"].as_array().unwrap();
     let met: Vec<&Value> = goals.iter().filter(judged).map(|goal| &goal["what"]).collect();

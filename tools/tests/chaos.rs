@@ -27,7 +27,7 @@ fn a_short_run_keeps_every_promise() {
         let line = report.lines().find_map(|line| line.trim_start_matches("* ").strip_prefix(name)?.strip_prefix(": "));
         line.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or_default()
     };
-    // One SIGTERM is that of the end.
+    // The last SIGTERM ends the run.
     assert!(counted("times SIGTERM") > 1 && counted("times SIGKILL") > 0, "{report}");
     for fault in
         ["floods of connections", "oversized requests", "greedy requests", "poisoned passages", "acknowledged writes"]

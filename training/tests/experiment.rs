@@ -155,7 +155,7 @@ fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     assert!(fs::read_to_string(dir.join("README.md")).unwrap().contains(&whole[1]));
     assert_eq!(finished(dir, "whole"), 3 + 3, "a shared stage runs once");
 
-    // Killed again and again, at whatever point, until the whole is done.
+    // The experiment is killed again and again, at different points, until it is done.
     let began = Instant::now();
     let mut kills = 0;
     while !dir.join("killed/report.html").exists() {

@@ -49,7 +49,7 @@ fn a_batch_of_decode_rows_leaves_a_block_of_prefill() {
 }
 
 #[test]
-fn a_cancelled_prefill_frees_its_blocks_at_once() {
+fn a_canceled_prefill_frees_its_blocks_at_once() {
     let mut harness = harness(8, &EngineConfig { step_tokens: 16, ..EngineConfig::default() });
     harness.apply(submit(0, 59, 10));
     harness.apply(Operation::Step { times: 2 });

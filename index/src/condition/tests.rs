@@ -63,7 +63,7 @@ fn what_cannot_be_asked_for_is_refused() {
     let nested = |levels| (0..levels).fold(leaf.clone(), |inner, _| json!({"type": "and", "filters": [inner]}));
     for (written, why) in [
         (json!({"type": "like", "key": "a", "value": "b"}), "unknown variant `like`"),
-        (json!({"type": "eq", "key": "a", "value": 1, "colour": 1}), "unknown field `colour`"),
+        (json!({"type": "eq", "key": "a", "value": 1, "color": 1}), "unknown field `color`"),
         (json!({"key": "a", "value": 1}), "missing field `type`"),
         (json!({"type": "eq", "value": 1}), "missing field `key`"),
         (json!({"type": "eq", "key": "a"}), "missing field `value`"),

@@ -11,7 +11,7 @@ use crate::mode::GraphVariant;
 
 /// Largest number of edges of a phrase in the middle of a path of three edges. Paths through phrases with more edges
 /// are unlikely and very many, so they are skipped. Starting phrases and shorter paths are not limited.
-const MOST_EDGES: usize = 1024;
+const MAX_MIDDLE_EDGES: usize = 1024;
 
 /// Finds paths of at most three edges from the seeds of one walk.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct PathTracer<'a> {
     graph: &'a Graph,
     edges: Adjacency<'a>,
     /// Node of the phrase that the walk ignores.
-    without: Option<u32>,
+    excluded: Option<u32>,
     /// Summed edge weights of the phrases visited so far.
     degrees: RefCell<HashMap<u32, f64>>,
     /// Weight of each seed phrase, by its node.
@@ -49,41 +49,41 @@ impl<'a> PathTracer<'a> {
         let mut tracer = PathTracer {
             graph,
             edges: graph.adjacency(),
-            without: left_out(graph, variant).map(|phrase| graph.phrase_node(phrase)),
+            excluded: left_out(graph, variant).map(|phrase| graph.phrase_node(phrase)),
             degrees: RefCell::default(),
             seeds: seeds.collect(),
             near: HashMap::new(),
         };
-        tracer.near = tracer.around();
+        tracer.near = tracer.neighbors();
         tracer
     }
 
     /// Returns the nodes one edge away from a seed. Among equally likely seeds the first in order wins.
-    fn around(&self) -> HashMap<u32, NearbyPhrase> {
-        let mut around: HashMap<u32, NearbyPhrase> = HashMap::new();
+    fn neighbors(&self) -> HashMap<u32, NearbyPhrase> {
+        let mut neighbors: HashMap<u32, NearbyPhrase> = HashMap::new();
         for (&seed, &chance) in &self.seeds {
             let start = chance / self.degree(seed);
             for (target, weight) in self.row(seed) {
-                let found = NearbyPhrase { seed, chance: start * f64::from(weight), weight };
+                let candidate = NearbyPhrase { seed, chance: start * f64::from(weight), weight };
                 // The map of seeds has no order, so ties are decided by the order of the nodes: paths must not differ
                 // between runs.
-                let best = around.entry(target).or_insert(found);
-                if found.chance > best.chance
-                    || (found.chance == best.chance && self.graph.node_order(seed, best.seed).is_lt())
+                let best = neighbors.entry(target).or_insert(candidate);
+                if candidate.chance > best.chance
+                    || (candidate.chance == best.chance && self.graph.node_order(seed, best.seed).is_lt())
                 {
-                    *best = found;
+                    *best = candidate;
                 }
             }
         }
-        around
+        neighbors
     }
 
     /// Edges of a node, without those that the walk ignores.
     fn row(&self, node: u32) -> impl Iterator<Item = (u32, f32)> + use<'a> {
-        let without = self.without;
-        let (targets, weights) = if without == Some(node) { (&[][..], &[][..]) } else { self.edges.row(node) };
+        let excluded = self.excluded;
+        let (targets, weights) = if excluded == Some(node) { (&[][..], &[][..]) } else { self.edges.row(node) };
         let row = targets.iter().copied().zip(weights.iter().copied());
-        row.filter(move |(target, _)| without != Some(*target))
+        row.filter(move |(target, _)| excluded != Some(*target))
     }
 
     /// Returns the summed weights of a node's edges.
@@ -94,13 +94,13 @@ impl<'a> PathTracer<'a> {
 
     /// Returns `true` if paths may pass through this phrase.
     fn is_passable(&self, phrase: u32) -> bool {
-        self.edges.row(phrase).0.len() <= MOST_EDGES
+        self.edges.row(phrase).0.len() <= MAX_MIDDLE_EDGES
     }
 
     /// Returns the likeliest path to a passage over at most two more phrases: the largest product of the seed's weight
     /// and of each edge's share among the edges of the phrase it leaves. Among equally likely paths the shortest wins,
     /// then the one whose last phrases come first. Empty if there is none.
-    pub(crate) fn way(&self, passage: u32) -> Vec<PathEdge> {
+    pub(crate) fn path_to(&self, passage: u32) -> Vec<PathEdge> {
         let mut best = CandidatePath { chance: 0.0, steps: Vec::new() };
         for (last, weight) in self.row(self.graph.passage_node(passage)) {
             // Chance that the walk leaves `last` along this edge.

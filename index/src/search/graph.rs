@@ -278,7 +278,7 @@ impl GraphSearchResult<'_> {
                 rank: place + 1,
                 mass: f64::from(reached.score),
                 reset: f64::from(own.of(reached.number)),
-                via: tracer.as_ref().map(|tracer| tracer.way(reached.number)).unwrap_or_default(),
+                via: tracer.as_ref().map(|tracer| tracer.path_to(reached.number)).unwrap_or_default(),
             });
         }
     }

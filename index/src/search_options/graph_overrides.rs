@@ -20,7 +20,7 @@ pub struct GraphOverrides {
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 100))]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Graph search"))]
     pub linking_top_k: Option<usize>,
-    /// Damping: probability of following an edge instead of restarting.
+    /// Damping factor of the walk: probability of following an edge instead of restarting.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 0.95))]
     #[cfg_attr(feature = "clap", arg(long, value_name = "P", help_heading = "Graph search"))]
     pub damping: Option<f64>,

@@ -47,8 +47,9 @@ pub struct SearchOptions {
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 200))]
     #[cfg_attr(feature = "clap", arg(long, short))]
     pub k: Option<usize>,
-    /// Ranking of passages in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`. By default `fused` in the
-    /// mode `passage` and beside `waymark`'s graph search, and otherwise `dense` in `hybrid`.
+    /// Ranking of passages in the modes `passage` and `hybrid`: `fused`, `dense` or `bm25`. The default is `fused` in
+    /// the mode `passage`; in the mode `hybrid` it is `fused` with the graph search `waymark`, and `dense` with any
+    /// other.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[cfg_attr(feature = "clap", arg(long))]
     pub ranking: Option<Ranking>,
@@ -72,9 +73,9 @@ pub struct SearchOptions {
     /// "sigmoid", "slope": 10, "centre": 0.4}}`.
     #[cfg_attr(feature = "clap", arg(long, value_name = "JSON", help_heading = "Graph search"))]
     pub kag: Option<KagOptions>,
-    /// If `true`, orders the best candidates of the modes `passage`, `graph` and `hybrid` anew by a reranker, which reads
-    /// each together with the query. In the mode `kag`, `false` takes relevances from the embedder even where a reranker is
-    /// loaded. `true` needs a reranker (`--reranker`).
+    /// If `true`, reorders the best candidates of the modes `passage`, `graph` and `hybrid` by a reranker, which reads
+    /// each together with the query. In the mode `kag`, `false` takes relevances from the embedder even if a reranker
+    /// is loaded. `true` needs a reranker (`--reranker`).
     // A plain switch would be `Some(false)` where it is not given.
     #[cfg_attr(
         feature = "clap",
@@ -82,10 +83,10 @@ pub struct SearchOptions {
     )]
     #[cfg_attr(
         feature = "clap",
-        arg(help = "Order the best candidates anew by the reranker, which reads each together with the query")
+        arg(help = "Reorder the best candidates by the reranker, which reads each together with the query")
     )]
     pub rerank: Option<bool>,
-    /// Number of candidates to rerank, where the search reranks; defaults to 20. At least `k` are.
+    /// Number of candidates to rerank, if the search reranks; defaults to 20, and is at least `k`.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 200))]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N"))]
     pub rerank_depth: Option<usize>,
@@ -289,7 +290,7 @@ mod tests {
     fn options_survive_json() {
         let json = serde_json::to_string(&every_option()).unwrap();
         assert_eq!(serde_json::from_str::<SearchOptions>(&json).unwrap(), every_option());
-        assert!(serde_json::from_str::<SearchOptions>(r#"{"colour": 1}"#).is_err());
+        assert!(serde_json::from_str::<SearchOptions>(r#"{"color": 1}"#).is_err());
     }
 
     #[test]

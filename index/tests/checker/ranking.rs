@@ -56,8 +56,8 @@ pub fn check(seen: &Seen<'_>, evidence: &Evidence, walk: &GraphTrace) -> Wrong {
     Ok(())
 }
 
-/// Returns `true` if a mass is as exact as a walk promises: all masses together are off by at most 1e-6, which may be the
-/// error of a single passage. A passage that the walk does not reach can have a part of it.
+/// Returns `true` if a mass is as exact as a walk promises: all masses together are off by at most 1e-6, which may be
+/// the error of a single passage. A passage that the walk does not reach can have a part of it.
 fn close(found: f64, expected: f64) -> bool {
     (found - expected).abs() <= 1e-6 + 2e-5 * expected.abs()
 }

@@ -49,8 +49,8 @@ pub fn own(seen: &Seen<'_>, weight: f64) -> Result<Vec<f64>, String> {
     Ok(own)
 }
 
-/// Passages to whose titles facts about named phrases lead, one fact per phrase: the most similar of those that lead to a
-/// title, among the sixteen most similar ones.
+/// Passages to whose titles facts about named phrases lead, one fact per phrase: the most similar of those that lead to
+/// a title, among the sixteen most similar ones.
 fn related(seen: &Seen<'_>, documents: &[Document], numbers: &[usize]) -> Vec<Vec<usize>> {
     let graph = seen.index.graph().unwrap();
     let naming = |phrase: u32| graph.passages_of(phrase);

@@ -86,7 +86,7 @@ impl Compute for CpuPasses {
         let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
-        Ok(network.score(&pass, pack, &mut tape.kept[0], scratch))
+        Ok(network.score(&pass, pack, &mut tape.activations[0], scratch))
     }
 
     fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
@@ -95,7 +95,7 @@ impl Compute for CpuPasses {
         let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
-        Ok(network.likeliest(&pass, pack, count, &mut tape.kept[0], scratch))
+        Ok(network.likeliest(&pass, pack, count, &mut tape.activations[0], scratch))
     }
 
     fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
@@ -104,7 +104,7 @@ impl Compute for CpuPasses {
         let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
         let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
         let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
-        Ok(network.states(&pass, pack, &mut tape.kept[0], scratch))
+        Ok(network.states(&pass, pack, &mut tape.activations[0], scratch))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {
@@ -126,11 +126,11 @@ impl Compute for CpuPasses {
     }
 
     fn bytes(&self, tokens: usize) -> usize {
-        self.most(tokens)
+        self.max_bytes(tokens)
     }
 
     fn bytes_of(&self, pack: &Pack) -> usize {
-        self.needed(pack)
+        self.bytes_needed(pack)
     }
 }
 

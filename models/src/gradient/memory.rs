@@ -10,14 +10,14 @@ const MIB: f64 = (1 << 20) as f64;
 
 impl CpuPasses {
     /// Memory of passes over up to `tokens` tokens; see [`Learner::bytes`](super::Learner::bytes).
-    pub(super) fn most(&self, tokens: usize) -> usize {
+    pub(super) fn max_bytes(&self, tokens: usize) -> usize {
         let size = self.size(tokens, tokens);
         let workspace_len = AttentionPlan::max_workspace_len(tokens, self.heads());
         self.bytes_learning(&self.fitted(size, workspace_len), workspace_len)
     }
 
     /// Memory of a pass; see [`Learner::bytes_of`](super::Learner::bytes_of).
-    pub(super) fn needed(&self, pack: &Pack) -> usize {
+    pub(super) fn bytes_needed(&self, pack: &Pack) -> usize {
         let size = self.size(pack.tokens().len(), pack.targets().len());
         let workspace_len = AttentionPlan::new(pack, self.heads()).workspace_len();
         self.bytes_learning(&self.fitted(size, workspace_len), workspace_len)
@@ -52,15 +52,15 @@ impl CpuPasses {
         let Self { config, tape, scratch, limit, .. } = self;
         let size = TapeSize { config, ranks, tokens, targets, whole, exact };
         // Buffers of earlier passes are freed if they might exceed the limit together with those of this pass.
-        let left = tape.held() + scratch.held();
-        if limit.is_some_and(|limit| need + left > limit) {
+        let allocated = tape.allocated_bytes() + scratch.allocated_bytes();
+        if limit.is_some_and(|limit| need + allocated > limit) {
             (*tape, *scratch) = (Tape::default(), PassScratch::default());
         }
-        if tape.kept.is_empty() {
-            tape.kept.push(LayerActivations::default());
+        if tape.activations.is_empty() {
+            tape.activations.push(LayerActivations::default());
         }
         for step in STEPS {
-            tape.kept[0].fit(&size, 0, step);
+            tape.activations[0].fit(&size, 0, step);
             scratch.fit(&size, false, step);
         }
         Ok(())
@@ -69,7 +69,7 @@ impl CpuPasses {
     /// Size of a pass in which all layers keep their activations.
     fn size(&self, tokens: usize, targets: usize) -> TapeSize<'_> {
         let ranks = self.network.ranks();
-        // The last layer needs no place of its own: its backward pass follows its forward pass directly.
+        // The last layer needs no slot of its own: its backward pass follows its forward pass directly.
         let whole = self.config.layers - 1;
         TapeSize { config: &self.config, ranks, tokens, targets, whole, exact: self.limit.is_some() }
     }
@@ -91,14 +91,14 @@ impl CpuPasses {
     fn bytes_learning(&self, size: &TapeSize<'_>, workspace_len: usize) -> usize {
         let buffers = Tape::bytes(size) + PassScratch::bytes(size, true);
         // The vocabulary projection has freed its memory when the backward pass of attention begins.
-        let passing = workspace_len.max(self.vocabulary_room(size));
-        self.bytes_between_passes() + buffers + size_of::<f32>() * passing
+        let workspace = workspace_len.max(self.vocabulary_workspace_len(size));
+        self.bytes_between_passes() + buffers + size_of::<f32>() * workspace
     }
 
     /// Number of bytes while scoring.
     fn bytes_scoring(&self, size: &TapeSize<'_>) -> usize {
         let buffers = LayerActivations::bytes(size, 0) + PassScratch::bytes(size, false);
-        self.bytes_between_passes() + buffers + size_of::<f32>() * self.vocabulary_room(size)
+        self.bytes_between_passes() + buffers + size_of::<f32>() * self.vocabulary_workspace_len(size)
     }
 
     /// Number of bytes of the weights, values and gradients, which stay between passes.
@@ -107,7 +107,7 @@ impl CpuPasses {
     }
 
     /// Number of values in the working memory of the vocabulary projection.
-    fn vocabulary_room(&self, size: &TapeSize<'_>) -> usize {
+    fn vocabulary_workspace_len(&self, size: &TapeSize<'_>) -> usize {
         vocabulary::workspace_len(self.config.vocab, self.config.hidden, size.targets)
     }
 
@@ -166,20 +166,20 @@ mod tests {
     }
 
     /// Memory after learning from `pack`, including what the pass has already freed.
-    fn found(learner: &mut CpuPasses, pack: &Pack) -> usize {
+    fn measured_bytes(learner: &mut CpuPasses, pack: &Pack) -> usize {
         learn(learner, pack).unwrap();
         let config = &learner.config;
-        let passing = AttentionPlan::new(pack, learner.heads()).workspace_len().max(vocabulary::workspace_len(
+        let workspace = AttentionPlan::new(pack, learner.heads()).workspace_len().max(vocabulary::workspace_len(
             config.vocab,
             config.hidden,
             pack.targets().len(),
         ));
-        let held = learner.tape.held() + learner.scratch.held();
-        learner.network.bytes() + held + size_of::<f32>() * (2 * learner.values + passing)
+        let allocated = learner.tape.allocated_bytes() + learner.scratch.allocated_bytes();
+        learner.network.bytes() + allocated + size_of::<f32>() * (2 * learner.values + workspace)
     }
 
     #[test]
-    fn a_pass_takes_what_was_said_whatever_came_before() {
+    fn a_pass_takes_the_stated_bytes_after_any_earlier_pass() {
         let lora = Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: Module::ALL.to_vec(), seed: 5 });
         let attention = vec![Module::QProj, Module::OProj];
         let on_attention = Tune::Lora(Lora { rank: 3, alpha: 6.0, targets: attention, seed: 5 });
@@ -194,8 +194,8 @@ mod tests {
             let long = pack(&[100, 60, 9]);
             let short = pack(&[30, 7]);
             let mut learner = learner(name, tune);
-            assert_eq!(found(&mut learner, &short), learner.bytes_of(&short), "{name}");
-            assert_eq!(found(&mut learner, &long), learner.bytes_of(&long), "{name}");
+            assert_eq!(measured_bytes(&mut learner, &short), learner.bytes_of(&short), "{name}");
+            assert_eq!(measured_bytes(&mut learner, &long), learner.bytes_of(&long), "{name}");
             let all = learner.bytes_of(&long);
             for pack in [&long, &short] {
                 assert!(learner.bytes_of(pack) <= learner.bytes(pack.tokens().len()), "{name}");
@@ -205,21 +205,21 @@ mod tests {
             for limit in [least, (least + all) / 2, all] {
                 learner.set_limit(Some(limit));
                 for pack in [&long, &short, &long, &short, &short] {
-                    assert_eq!(found(&mut learner, pack), learner.bytes_of(pack), "{name}");
+                    assert_eq!(measured_bytes(&mut learner, pack), learner.bytes_of(pack), "{name}");
                     assert!(learner.bytes_of(pack) <= limit, "{name}");
                 }
                 learner.score(&long, false).unwrap();
-                let held = learner.tape.held() + learner.scratch.held();
+                let allocated = learner.tape.allocated_bytes() + learner.scratch.allocated_bytes();
                 let size = learner.scoring_size(long.tokens().len(), long.targets().len());
-                let room = size_of::<f32>() * learner.vocabulary_room(&size);
-                let after = learner.bytes_between_passes() + held + room;
+                let workspace = size_of::<f32>() * learner.vocabulary_workspace_len(&size);
+                let after = learner.bytes_between_passes() + allocated + workspace;
                 assert!(after <= limit, "{name}: {after} bytes, the limit is {limit}");
             }
         }
     }
 
     #[test]
-    fn a_limit_that_cannot_be_kept_is_refused() {
+    fn a_limit_below_the_smallest_pass_is_refused() {
         let mut learner = learner("llama", &Tune::Full);
         let pack = pack(&[50]);
         learner.set_limit(Some(0));

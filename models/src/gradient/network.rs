@@ -118,14 +118,14 @@ impl Network {
         self.begin(pass, pack, scratch);
         for (index, layer) in self.layers.iter().enumerate() {
             tape.inputs[index].copy_from_slice(&scratch.stream);
-            layer.forward(pass, &mut tape.kept[index.min(whole)], scratch);
+            layer.forward(pass, &mut tape.activations[index.min(whole)], scratch);
         }
         let tokens = self.finish(pass, pack, scratch);
         self.backward_loss(pass, pack, &tokens, scratch, objective, gradients);
         let embedded = self.embedded();
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let input = &tape.inputs[index];
-            let kept = &mut tape.kept[index.min(whole)];
+            let kept = &mut tape.activations[index.min(whole)];
             // The last layer's activations are still in memory.
             if index >= whole && index + 1 < self.layers.len() {
                 std::mem::swap(&mut scratch.stream, &mut scratch.dstream);

@@ -25,7 +25,7 @@ pub(super) struct Tape {
     /// Input of each layer.
     pub(super) inputs: Vec<Vec<f32>>,
     /// Activations of the first layers, followed by those of the current layer.
-    pub(super) kept: Vec<LayerActivations>,
+    pub(super) activations: Vec<LayerActivations>,
 }
 
 /// Activations of a layer that are cheap to keep and costly to recompute. Norms and the activated gate are
@@ -100,9 +100,9 @@ impl TapeSize<'_> {
         self.whole + 1 < self.config.layers
     }
 
-    /// Width of the gate and up projections that a slot of [`Tape::kept`] holds: 0 if all of its layers have experts,
-    /// which compute both again in the backward pass.
-    fn kept_ffn(&self, slot: usize) -> usize {
+    /// Width of the gate and up projections that a slot of [`Tape::activations`] holds: 0 if all of its layers have
+    /// experts, which compute both again in the backward pass.
+    fn kept_ffn_width(&self, slot: usize) -> usize {
         let TapeSize { config, whole, .. } = *self;
         let mut layers = if slot < whole { slot..slot + 1 } else { slot..config.layers };
         let dense = layers.any(|layer| config.architecture.experts(layer).is_none());
@@ -152,8 +152,8 @@ impl Tape {
         self.inputs.resize_with(layers, Vec::new);
         self.inputs.iter_mut().for_each(|input| size.fit(step, input, stream));
         // One more than the kept layers: the current layer's activations, which recomputing layers share.
-        self.kept.resize_with(layers.min(size.whole + 1), LayerActivations::default);
-        self.kept.iter_mut().enumerate().for_each(|(slot, kept)| kept.fit(size, slot, step));
+        self.activations.resize_with(layers.min(size.whole + 1), LayerActivations::default);
+        self.activations.iter_mut().enumerate().for_each(|(slot, layer)| layer.fit(size, slot, step));
     }
 
     /// Size after resizing, in bytes.
@@ -165,16 +165,17 @@ impl Tape {
     }
 
     /// Capacity in bytes.
-    pub(super) fn held(&mut self) -> usize {
+    pub(super) fn allocated_bytes(&mut self) -> usize {
         let inputs: usize = self.inputs.iter().map(Vec::capacity).sum();
-        size_of::<f32>() * (inputs + self.kept.iter_mut().map(|kept| held(&kept.buffers())).sum::<usize>())
+        let activations: usize = self.activations.iter_mut().map(|layer| capacity(&layer.buffers())).sum();
+        size_of::<f32>() * (inputs + activations)
     }
 }
 
 impl LayerActivations {
     const BUFFERS: usize = 12 + Module::COUNT;
 
-    /// Applies one of [`STEPS`] to a slot of [`Tape::kept`].
+    /// Applies one of [`STEPS`] to a slot of [`Tape::activations`].
     pub(super) fn fit(&mut self, size: &TapeSize<'_>, slot: usize, step: FitStep) {
         size.apply(step, self.buffers(), Self::lens(size, slot));
     }
@@ -201,7 +202,7 @@ impl LayerActivations {
         let [a, b, c, d, e, f, g] = size.ranks;
         let hidden = config.hidden;
         let heads = config.heads;
-        let ffn = size.kept_ffn(slot);
+        let ffn = size.kept_ffn_width(slot);
         let raw_kv = raw * kv;
         [q, kv, kv, raw * q, raw_kv, q, heads, out, out, hidden, ffn, ffn, a, b, c, d, e, f, g]
             .map(|width| width * size.tokens)
@@ -234,8 +235,8 @@ impl PassScratch {
     }
 
     /// Capacity in bytes.
-    pub(super) fn held(&mut self) -> usize {
-        self.routes.held() + size_of::<f32>() * (held(&self.forward()) + held(&self.backward()))
+    pub(super) fn allocated_bytes(&mut self) -> usize {
+        self.routes.allocated_bytes() + size_of::<f32>() * (capacity(&self.forward()) + capacity(&self.backward()))
     }
 
     fn forward(&mut self) -> [&mut Vec<f32>; 9] {
@@ -282,6 +283,6 @@ impl PassScratch {
     }
 }
 
-fn held<const N: usize>(buffers: &[&mut Vec<f32>; N]) -> usize {
+fn capacity<const N: usize>(buffers: &[&mut Vec<f32>; N]) -> usize {
     buffers.iter().map(|buffer| buffer.capacity()).sum()
 }

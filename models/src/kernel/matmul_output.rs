@@ -38,13 +38,23 @@ impl MatmulOutput<'_> {
             let y =
                 unsafe { std::slice::from_raw_parts_mut(self.y.at((first + row) * self.out + panel * PANEL), width) };
             match self.finish {
-                Finish::Set => y.copy_from_slice(&sums[..width]),
+                Finish::Set => store(y, sums),
                 Finish::Add => y.iter_mut().zip(sums).for_each(|(y, sum)| *y += sum),
                 Finish::Map(map) => {
-                    y.copy_from_slice(&sums[..width]);
+                    store(y, sums);
                     map(panel * PANEL, y);
                 }
             }
         }
+    }
+}
+
+/// Copies the first sums of a panel to all of `y`.
+#[inline(always)]
+fn store(y: &mut [f32], sums: &[f32]) {
+    // Nearly all panels are whole, and a copy of a constant length needs no call.
+    match (y.first_chunk_mut::<PANEL>(), sums.first_chunk::<PANEL>()) {
+        (Some(y), Some(sums)) => *y = *sums,
+        _ => y.copy_from_slice(&sums[..y.len()]),
     }
 }

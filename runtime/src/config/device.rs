@@ -19,8 +19,8 @@ pub struct DeviceArgs {
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
     pub device: Device,
 
-    /// Share of GPU memory to use for weights, workspace and KV cache (`--kv-bytes` is for the CPU); the rest of the
-    /// share is for adapters.
+    /// Share of GPU memory to use, above 0 and at most 1: for weights, workspace and KV cache, and the rest of the
+    /// share for adapters. `--kv-bytes` applies to the CPU only.
     #[arg(long, env = "WAYMARK_GPU_MEMORY", value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
     pub gpu_memory: f64,
 
@@ -28,15 +28,16 @@ pub struct DeviceArgs {
     /// prefill time on CPUs with AVX512-BF16. With `bf16` the layers take 16 bits per weight whatever the checkpoint's
     /// format, so that decoding few sequences of a quantized model may be slower. `int16` multiplies quantized weights
     /// with activations in 16-bit integers. The default on the CPU is int16 for K-quants, where it is faster, and f32
-    /// for all other weights; a GPU always computes in bf16, so that `f32` or `int16` with the device `auto` selects
+    /// for all other weights. A GPU always computes in bf16; with `--device auto`, `f32` and `int16` therefore select
     /// the CPU.
     #[arg(long, env = "WAYMARK_ARITHMETIC", value_name = "ARITHMETIC")]
     pub arithmetic: Option<Arithmetic>,
 
-    /// Precision of the KV cache on the CPU: `f32`, the default with the arithmetic `f32`; `f16`, the default with `int16`
-    /// and `bf16`, which holds twice as many tokens in `--kv-bytes` and halves what attention reads, at a relative error
-    /// of 2⁻¹¹ per value; or `int8`, which holds almost four times as many, at an error of at most 1/220 of the largest
-    /// value of a head's key or value. A GPU always has bf16, so that this flag with the device `auto` selects the CPU.
+    /// Precision of the KV cache on the CPU: `f32`, the default with the arithmetic `f32`; `f16`, the default with
+    /// `int16` and `bf16`, which holds twice as many tokens in `--kv-bytes` and halves what attention reads, at a
+    /// relative error of 2⁻¹¹ per value; or `int8`, which holds almost four times as many, at an error of at most 1/220
+    /// of the largest value of a head's key or value. A GPU always uses bf16; with `--device auto`, this flag therefore
+    /// selects the CPU.
     #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
     pub kv: Option<KvKind>,
 

@@ -31,10 +31,11 @@ pub enum QueryArithmetic {
 /// Flags for the embedder.
 #[derive(Debug, Clone, clap::Args)]
 pub struct EmbedderArgs {
-    /// Embedding model, which must be the one that the index was built with; `/v1/embeddings` serves it too: a name in the
-    /// catalog, a directory, the URL of an endpoint, or `mock`, which needs no weights and captures little meaning. A URL that
-    /// ends in `/embed` is asked in the form of text-embeddings-inference, any other in that of OpenAI. The default is the
-    /// one that the index names, and `all-minilm-l6-v2` for a new index and one behind a URL.
+    /// Embedding model: a name in the catalog, a directory, the URL of an endpoint, or `mock`, which needs no weights
+    /// and captures little meaning. It must be the model that the index was built with; `/v1/embeddings` serves it too.
+    /// A URL that ends in `/embed` gets requests in the format of text-embeddings-inference, any other URL in that of
+    /// OpenAI. The default is the model that the index names; for a new index, and for one at a URL, it is
+    /// `all-minilm-l6-v2`.
     #[arg(long, env = "WAYMARK_EMBEDDER", value_name = "NAME|DIR|URL")]
     pub embedder: Option<String>,
 
@@ -51,14 +52,14 @@ pub struct EmbedderArgs {
     #[arg(long, env = "WAYMARK_EMBEDDER_CA", value_name = "FILE")]
     pub embedder_ca: Option<PathBuf>,
 
-    /// Time for the vector of a query at that endpoint, in milliseconds, attempts after failures included. A request with
-    /// texts of the index may take fifteen times as long.
+    /// Timeout for embedding a query at that endpoint, in milliseconds, retries included. A request with texts of the
+    /// index may take fifteen times as long.
     #[arg(long, env = "WAYMARK_EMBEDDER_TIMEOUT_MS", value_name = "MS", default_value_t = TIMEOUT_MS)]
     pub embedder_timeout_ms: u64,
 
-    /// Arithmetic for embedding search queries with a local encoder: `f32`, the default, or `int8`, which rounds weights and
-    /// activations to bytes as an index build does, and takes less time. CPUs without products of bytes, ModernBERT-like
-    /// encoders and decoders compute in f32 either way, and so does `/v1/embeddings`.
+    /// Arithmetic for embedding search queries with a local encoder: `f32`, the default, or `int8`, which is faster and
+    /// rounds weights and activations to bytes, as an index build does. CPUs without byte multiplication,
+    /// ModernBERT-like encoders and decoders compute in f32 either way, and so does `/v1/embeddings`.
     #[arg(long, env = "WAYMARK_QUERY_ARITHMETIC", value_name = "ARITHMETIC", value_enum, hide_possible_values = true)]
     pub query_arithmetic: Option<QueryArithmetic>,
 }

@@ -10,13 +10,13 @@ use super::{ConfigError, at_least_one, seconds};
 /// Flags for engines elsewhere.
 #[derive(Debug, Clone, clap::Args)]
 pub struct FleetArgs {
-    /// Engine elsewhere that samples the tokens, such as `vllm=http://host:8000` or `waymark=http://host:8080`: a server,
-    /// or the router in front of several. May be given several times. `--model` then names the files of the tokenizer and
-    /// the chat template; their weights are not loaded.
+    /// Remote engine that samples the tokens, such as `vllm=http://host:8000` or `waymark=http://host:8080`: a server,
+    /// or the router in front of several. May be given several times. Of `--model`, only the tokenizer and the chat
+    /// template are then loaded, not the weights.
     #[arg(long = "engine", env = "WAYMARK_ENGINE", value_name = "KIND=URL", value_delimiter = ',')]
     pub engines: Vec<EngineAddress>,
 
-    /// Name of the model there. When not given, the only base model that is served there.
+    /// Name of the base model at the engines. The default is the only base model that they serve.
     #[arg(long, env = "WAYMARK_ENGINE_MODEL", value_name = "NAME")]
     pub engine_model: Option<String>,
 
@@ -28,16 +28,16 @@ pub struct FleetArgs {
     #[arg(long, env = "WAYMARK_ENGINE_CA", value_name = "FILE")]
     pub engine_ca: Option<PathBuf>,
 
-    /// Folder that the engines see under the same path. Adapters of policies are copied into it, each under a name of its
-    /// own. Without it, policies with adapters are refused.
+    /// Folder that the engines share with this server under the same path. The adapters of policies are copied into it,
+    /// each under its own name. Without it, policies with adapters are refused.
     #[arg(long, env = "WAYMARK_ENGINE_ADAPTERS", value_name = "DIR")]
     pub engine_adapters: Option<PathBuf>,
 
-    /// Maximum number of generations at the engines at once; further ones get 503.
+    /// Maximum number of concurrent generations at the engines; further ones get 503.
     #[arg(long, env = "WAYMARK_ENGINE_REQUESTS", value_name = "N", default_value_t = 256)]
     pub engine_requests: usize,
 
-    /// Seconds within which a connection to an engine must be made.
+    /// Seconds within which a connection to an engine must be established.
     #[arg(long, env = "WAYMARK_ENGINE_CONNECT_SECONDS", value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub engine_connect_seconds: f64,
 

@@ -11,8 +11,9 @@ use super::{ConfigError, DeviceArgs, DeviceConfig, Size, at_least_one, base_mode
 /// Flags for the model and its engine.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ModelArgs {
-    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub ID (`org/name`). When not
-    /// given, the one that the first policy includes or names, or smollm2-135m-instruct if there is no policy.
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub ID (`org/name`).
+    /// The default is the one that the first policy includes or names, or `smollm2-135m-instruct` if there is no
+    /// policy.
     #[arg(long, env = "WAYMARK_MODEL")]
     pub model: Option<String>,
 
@@ -28,8 +29,8 @@ pub struct ModelArgs {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "1GiB")]
     pub kv_bytes: Size,
 
-    /// Allocate the KV cache at the start instead of on first use, so that memory use is known at startup. For the
-    /// CPU; on a GPU it is always allocated at the start.
+    /// Allocate the KV cache of the CPU at startup instead of on first use, so that memory use is known from the start.
+    /// On a GPU it is always allocated at startup.
     #[arg(long, env = "WAYMARK_KV_RESERVE")]
     pub kv_reserve: bool,
 
@@ -43,9 +44,9 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_STEP_TOKENS", value_name = "TOKENS")]
     pub step_tokens: Option<usize>,
 
-    /// Maximum number of tokens that a step verifies ahead in each sequence: those that followed an earlier occurrence of
-    /// its last tokens, such as a quotation from the evidence. 0 turns this off. Changes no output on the CPU; a GPU
-    /// rounds differently.
+    /// Maximum number of draft tokens that a step verifies in each sequence (prompt lookup): the tokens that followed
+    /// an earlier occurrence of its last tokens, as in a quotation from the evidence. 0, the default, turns this off.
+    /// On the CPU the output stays the same; a GPU rounds differently.
     #[arg(
         long,
         env = "WAYMARK_LOOKUP",
@@ -63,7 +64,7 @@ pub struct ModelArgs {
     #[arg(long, env = "WAYMARK_CONTEXT", value_name = "TOKENS")]
     pub context: Option<usize>,
 
-    /// Serve a scripted mock instead of a model: the whole API without weights; its answers are meaningless.
+    /// Serve a scripted mock instead of a model: the whole API works without weights, but the answers are meaningless.
     #[arg(long, env = "WAYMARK_MOCK")]
     pub mock: bool,
 

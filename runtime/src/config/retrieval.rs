@@ -17,9 +17,10 @@ pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
 /// Flags for retrieval.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RetrievalArgs {
-    /// Directory of the index to search, made by `waymark index build`; several as `--index NAME=DIR --index NAME=DIR`. The
-    /// one without a name, or else the first, is the default index; requests name the others (`rag.index`). The place of
-    /// snapshots that `waymark index push` publishes, `s3://BUCKET/PREFIX` or `file:///FOLDER`, is fetched and followed.
+    /// Directory of the index to search, made by `waymark index build`; several as `--index NAME=DIR --index NAME=DIR`.
+    /// The one without a name, or else the first, is the default index; requests name the others (`rag.index`). The URL
+    /// of snapshots that `waymark index push` publishes, `s3://BUCKET/PREFIX` or `file:///FOLDER`, is fetched and
+    /// followed.
     #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "[NAME=]DIR|URL", value_delimiter = ',')]
     pub indexes: Vec<IndexPlace>,
 

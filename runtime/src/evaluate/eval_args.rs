@@ -33,8 +33,9 @@ const JUDGE_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, clap::Args)]
 pub struct PolicyArgs {
     /// Policy: a directory; a protocol over the bare base model (`routerag`, `search-r1`, `path-router`, `graphrag-r1`,
-    /// `tearag`, `evo-rag`, `plain`), guided where it searches; or a baseline (`no-retrieval`, `passage-rag`,
-    /// `hippo-rag`, `hybrid-rag`, `ircot`, `search-o1`). Several are compared with the first.
+    /// `tearag`, `evo-rag`, `plain`), with guided decoding if it searches; or a baseline (`no-retrieval`,
+    /// `passage-rag`, `hippo-rag`, `hybrid-rag`, `ircot`, `search-o1`). May be given several times: each further policy
+    /// is compared with the first.
     #[arg(long = "policy", value_name = "DIR|NAME", required = true)]
     policies: Vec<String>,
 
@@ -42,7 +43,7 @@ pub struct PolicyArgs {
     #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "DIR", required = true)]
     indexes: Vec<PathBuf>,
 
-    /// Questions: JSON lines with `question`, `answers`, and maybe `id`, `type`, `supporting` (IDs) and
+    /// Questions: JSON lines with `question`, `answers`, and optionally `id`, `type`, `supporting` (IDs) and
     /// `supporting_complete`. May be given several times.
     #[arg(long, value_name = "FILE", required = true)]
     questions: Vec<PathBuf>,
@@ -73,7 +74,7 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
 
-    /// Also write one JSON line per policy and question to this file, as the questions end.
+    /// Also write one JSON line per policy and question to this file, each as soon as its question is answered.
     #[arg(long, value_name = "FILE")]
     rows: Option<PathBuf>,
 
@@ -114,8 +115,8 @@ pub struct PolicyArgs {
     #[arg(long, value_enum, default_value_t = CostModel::Model)]
     cost: CostModel,
 
-    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub id (`org/name`). When not
-    /// given, the one that the first policy brings, or smollm2-135m-instruct.
+    /// Base model: a name in the catalog, a path to a GGUF file or a checkpoint directory, or a hub ID (`org/name`).
+    /// The default is the one that the first policy includes, or `smollm2-135m-instruct`.
     #[arg(long, env = "WAYMARK_MODEL")]
     model: Option<String>,
 

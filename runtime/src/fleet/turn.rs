@@ -237,13 +237,16 @@ impl<'a> RemoteTurn<'a> {
         };
         let ids: Vec<u32> = self.session.tokens.iter().map(|token| token.id).collect();
         let spec = &self.spec;
+        let max_tokens = if corrected.is_some() { 1 } else { spec.max_tokens - sampled };
         let request = TokenRequest {
             model: &model,
             ids: &ids,
             sampling: &spec.sampling,
             seed: spec.sampling.seed.wrapping_add((sampled as u64).wrapping_mul(SEED_STRIDE)),
-            max_tokens: if corrected.is_some() { 1 } else { spec.max_tokens - sampled },
-            min_tokens: spec.min_tokens.saturating_sub(sampled),
+            max_tokens,
+            // The API refuses a request whose minimum exceeds its own maximum or the policy's limit. A correcting
+            // attempt and the rest of the context may still be shorter than the minimum, which engines would refuse.
+            min_tokens: spec.min_tokens.saturating_sub(sampled).min(max_tokens),
             stops: &spec.stops,
             begins: sampled == 0,
             eos: if spec.ignore_eos { &[] } else { &spec.eos },

@@ -71,11 +71,11 @@ pub async fn push(dir: &Path, remote: &RemoteIndex, options: PushOptions) -> Res
     let mut lineage = Lineage::read(dir)?;
     let newest = remote.newest().await?;
     let own = match &newest {
-        Some(newest) => lineage.has(&remote.place, newest)?,
+        Some(newest) => lineage.has(&remote.address, newest)?,
         None => true,
     };
     if let (Some(newest), false, false) = (&newest, own, options.replace) {
-        return Err(SnapshotError::OtherWriter { number: newest.number, place: remote.place.clone() });
+        return Err(SnapshotError::OtherWriter { number: newest.number, place: remote.address.clone() });
     }
     // Files of another writer may have the same names, but other contents.
     let base = newest.as_ref().filter(|_| own);
@@ -106,7 +106,7 @@ async fn attempt(
     let snapshot = manifest.snapshot;
     let own = PublishedFile { parts: vec![Part::of(&json)] };
     if let Some(base) = base.filter(|base| base.files.get(MANIFEST) == Some(&own)) {
-        lineage.know(&remote.place, base.number)?;
+        lineage.know(&remote.address, base.number)?;
         return Ok(PushReport { number: base.number, snapshot, published: false, parts: 0, bytes: 0 });
     }
     let there = base.map(PublishedIndex::hashes).unwrap_or_default();
@@ -130,11 +130,11 @@ async fn attempt(
     let published = PublishedIndex::new(number, snapshot, files).to_json()?;
     let manifest_bytes = published.len() as u64;
     // Recorded first: a process that is killed after the next step must recognize its own publication.
-    lineage.attempt(&remote.place, &published)?;
+    lineage.attempt(&remote.address, &published)?;
     if !remote.create(number, published).await? {
-        return Err(SnapshotError::OtherWriter { number, place: remote.place.clone() });
+        return Err(SnapshotError::OtherWriter { number, place: remote.address.clone() });
     }
-    lineage.know(&remote.place, number)?;
+    lineage.know(&remote.address, number)?;
     let parts = sent.iter().filter(|bytes| **bytes > 0).count() as u64;
     let bytes = sent.iter().sum::<u64>() + manifest_bytes;
     Ok(PushReport { number, snapshot, published: true, parts, bytes })
@@ -184,7 +184,7 @@ async fn send(
     there: &HashSet<&str>,
     remote: &RemoteIndex,
 ) -> Result<Vec<SentPart>, SnapshotError> {
-    let ranges = (0..).map(|place| from + place * PART).take_while(|start| *start < to);
+    let ranges = (0..).map(|index| from + index * PART).take_while(|start| *start < to);
     let sending = ranges.map(|start| async move {
         let bytes = read_range(path.to_owned(), start, PART.min(to - start)).await?;
         let part = Part::of(&bytes);

@@ -15,17 +15,17 @@ const MANIFESTS: &str = "manifests";
 /// Folder of the parts.
 pub(super) const PARTS: &str = "parts";
 
-/// Place of the snapshots of one index.
+/// Object store with the snapshots of one index.
 #[derive(Clone)]
 pub struct RemoteIndex {
     pub(super) store: Arc<dyn ObjectStore>,
-    /// Address, for messages.
-    pub(super) place: String,
+    /// Address of the store, for messages and for the record of publications.
+    pub(super) address: String,
 }
 
 impl fmt::Debug for RemoteIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteIndex").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("RemoteIndex").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -35,7 +35,7 @@ impl RemoteIndex {
     /// # Errors
     /// If its credentials are invalid, or its folder cannot be created.
     pub fn open(location: &SnapshotLocation) -> Result<RemoteIndex, SnapshotError> {
-        Ok(RemoteIndex { store: location.open()?, place: location.to_string() })
+        Ok(RemoteIndex { store: location.open()?, address: location.to_string() })
     }
 
     /// Returns the numbers of the manifests, in order.

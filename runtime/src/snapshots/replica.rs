@@ -94,7 +94,7 @@ impl Replica {
         let Some(newest) = newest? else {
             if let Some(held) = self.held.as_ref().filter(|_| is_listed) {
                 // A process may have been killed before it recorded this.
-                Lineage::read(&self.dir)?.know(&self.remote.place, held.number)?;
+                Lineage::read(&self.dir)?.know(&self.remote.address, held.number)?;
             }
             return Ok(None);
         };
@@ -108,7 +108,7 @@ impl Replica {
         let known = self.held.as_ref().filter(|_| !self.is_lost);
         let Some(known) = known else {
             let newest = self.remote.newest().await?;
-            let newest = newest.ok_or_else(|| SnapshotError::Empty(self.remote.place.clone()))?;
+            let newest = newest.ok_or_else(|| SnapshotError::Empty(self.remote.address.clone()))?;
             return Ok(Some(newest).filter(|newest| self.held.as_ref() != Some(newest)));
         };
         // Asking for the next number costs less than a list.
@@ -195,7 +195,7 @@ impl Replica {
     /// Records that the directory holds `newest`, and removes the files that neither `newest` nor the previous
     /// publication names.
     async fn hold(&mut self, newest: &PublishedIndex) -> Result<(), SnapshotError> {
-        let place = self.remote.place.clone();
+        let place = self.remote.address.clone();
         let dir = self.dir.clone();
         let before = self.held.replace(newest.clone());
         let newest = newest.clone();

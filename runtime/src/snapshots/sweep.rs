@@ -19,7 +19,7 @@ const AGE: Duration = Duration::from_secs(3600);
 /// Removes what is not needed after the publication `number`. A failure is logged: the next sweep tries again.
 pub(super) async fn after(remote: &RemoteIndex, number: u64, keep: usize) {
     if let Err(error) = sweep(remote, number, keep, AGE).await {
-        tracing::warn!(%error, place = remote.place, "cannot remove earlier snapshots yet");
+        tracing::warn!(%error, place = remote.address, "cannot remove earlier snapshots yet");
     }
 }
 

@@ -138,7 +138,9 @@ fn spec(state: &AppState, params: GenerateParams, head: &GenerateHead, top: usiz
     let min_tokens = params.min_tokens.unwrap_or(0) as usize;
     let max_tokens = max_tokens.unwrap_or(MAX_TOKENS);
     if min_tokens > max_tokens {
-        let message = format!("`sampling_params.min_tokens` must be at most `max_tokens`, {max_tokens}");
+        let message = format!(
+            "`sampling_params.min_tokens` must be at most `sampling_params.max_tokens`, {max_tokens}, not {min_tokens}"
+        );
         return Err(ApiError::invalid("sampling_params.min_tokens", message));
     }
     Ok(Generate {

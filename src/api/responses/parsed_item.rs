@@ -164,7 +164,7 @@ mod tests {
             (json!({"type": "function_call", "name": "a", "arguments": "{}"}), "at.call_id"),
             (json!({"type": "function_call_output", "call_id": "c"}), "at.output"),
             (json!({"type": "function_call_output", "call_id": "c", "output": 3}), "at.output"),
-            (json!({"type": "function_call_output", "call_id": "c", "output": "", "colour": 1}), "at.colour"),
+            (json!({"type": "function_call_output", "call_id": "c", "output": "", "color": 1}), "at.color"),
             (json!({"type": "computer_call"}), "at"),
             (json!({"type": 3}), "at.type"),
         ] {

@@ -133,7 +133,7 @@ mod tests {
         let after = RetrieveQuery::read("stream=true&starting_after=7").unwrap();
         assert_eq!((after.stream, after.starting_after), (true, Some(7)));
         for (query, code, param) in [
-            ("colour=1", Code::UnknownParameter, "colour"),
+            ("color=1", Code::UnknownParameter, "color"),
             ("stream=1", Code::InvalidValue, "stream"),
             ("stream=true&starting_after=-1", Code::InvalidValue, "starting_after"),
             ("starting_after=1", Code::InvalidValue, "starting_after"),

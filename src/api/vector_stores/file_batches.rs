@@ -196,9 +196,9 @@ pub(crate) async fn cancel(
     ids: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<axum::Json<FileBatchObject>, ApiError> {
     let (store, id, _) = find(&state, &caller, ids)?;
-    let cancelling = Arc::clone(&store);
+    let canceling = Arc::clone(&store);
     let batch = id.clone();
-    let record = run_blocking(move || cancelling.cancel_batch(&batch).map_err(unwritable)).await?;
+    let record = run_blocking(move || canceling.cancel_batch(&batch).map_err(unwritable)).await?;
     let record = record.ok_or_else(|| unknown(&id))?;
     Ok(axum::Json(FileBatchObject::new(&store, id, &record)))
 }

@@ -24,14 +24,15 @@ use super::llama;
 ///
 /// Every sequence gets its own prompt (random tokens, so that no prefix is shared) and decodes greedily. Prefill lasts
 /// from the first request until every sequence has its first token, decode from there to the end, as in
-/// `llama-batched-bench`. With --llama both run in alternation, never at once; rates are medians over the rounds.
+/// `llama-batched-bench`. With --llama, the two programs run alternately, never at the same time; rates are medians
+/// over the rounds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   waymark bench engine --model smollm2-135m-instruct --sequences 1,8
   waymark bench engine --llama path/to/llama-batched-bench --rounds 3")]
 pub(crate) struct Args {
-    /// Base model: a name in the catalog, a path, or a hub id.
+    /// Base model: a name in the catalog, a path, or a hub ID.
     #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
     model: String,
 
@@ -65,7 +66,7 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_KV", value_name = "PRECISION")]
     kv: Option<KvKind>,
 
-    /// Path to a `llama-batched-bench` binary to compare with, on the same file (a GGUF) and threads.
+    /// Path to a `llama-batched-bench` program to compare with, on the same GGUF file and with as many threads.
     #[arg(long, value_name = "FILE")]
     llama: Option<PathBuf>,
 

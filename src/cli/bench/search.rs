@@ -62,7 +62,7 @@ pub(crate) struct Args {
     questions: PathBuf,
 
     /// Search methods, as in `waymark eval retrieval`. The default is all that the index offers.
-    #[arg(long, value_delimiter = ',', value_name = "WAY")]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
     ways: Vec<SearchMethod>,
 
     /// Numbers of concurrent callers, each measured separately.
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
 
-    /// Number of passages.
+    /// Number of passages per search.
     #[arg(long, short, default_value_t = 3)]
     k: usize,
 
@@ -89,8 +89,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5000)]
     deadline_ms: u64,
 
-    /// Maximum size of the cache of query vectors; a server has 16 MiB. The questions are asked again and again, so that
-    /// with a cache most of them are embedded once.
+    /// Maximum size of the cache of query vectors, such as `16MiB`, the size in a server; 0, the default, disables it.
+    /// Questions are repeated, so that with a cache most of them are embedded only once.
     #[arg(long, value_name = "SIZE", default_value = "0")]
     query_cache: Size,
 

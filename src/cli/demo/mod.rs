@@ -17,7 +17,7 @@ use waymark_runtime::embedding::Embedding;
 
 use super::index::BuildBars;
 use super::{assembly, serve, start, telemetry};
-use crate::config::{ServeArgs, ServeConfig, StatePlace};
+use crate::config::{ServeArgs, ServeConfig, StateLocation};
 use crate::server::{Hangups, Server, stop_signal};
 
 /// Corpus of the demo, embedded in the program.
@@ -40,7 +40,7 @@ struct Statements {
 #[command(after_help = "Examples:\n  waymark demo --port 8080\n  waymark demo --all-policies")]
 pub(crate) struct Args {
     /// Serve the policies of all systems over one base model: each folder in DIR that holds a policy or a family of
-    /// policies. The default is that of the source code. Requests choose by `model`.
+    /// policies. DIR defaults to `models/policies` of the source code. Requests choose a policy by `model`.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "models/policies", conflicts_with = "policies")]
     all_policies: Option<PathBuf>,
 
@@ -94,7 +94,7 @@ fn wants_trained(config: &ServeConfig) -> bool {
 /// Starts a server of the demo's corpus. Returns it with the name of the policy to ask.
 async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     // A demo leaves nothing behind unless it is asked to.
-    config.state.place.get_or_insert(StatePlace::None);
+    config.state.location.get_or_insert(StateLocation::None);
     let mut loaded = None;
     if config.retrieval.index.is_none() {
         let embedder = assembly::configured_embedder(&config)?;

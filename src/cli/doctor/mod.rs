@@ -12,7 +12,7 @@ use owo_colors::OwoColorize;
 use crate::config::ServeArgs;
 
 /// Checks whether this machine can run the server that the flags describe: CPU and GPU, memory, address, open files,
-/// folders, state and index. Loads and downloads nothing. The exit code is 1 if something is in the way.
+/// folders, state and index. Loads and downloads nothing. The exit code is 1 if the server could not start.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -79,7 +79,7 @@ impl Args {
             Ok(config) => {
                 checks.push(machine::gpu(config.model.device));
                 checks.push(machine::memory(config.model.kv_bytes));
-                checks.push(machine::open_files(config.http.connection.most));
+                checks.push(machine::open_files(config.http.connection.max_open));
                 checks.extend(service::checks(&config));
             }
             // All further checks need resolved flags.

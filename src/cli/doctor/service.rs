@@ -13,7 +13,7 @@ use waymark_runtime::snapshots::SnapshotLocation;
 
 use super::DoctorCheck;
 use crate::cli::state_store;
-use crate::config::{ServeConfig, StatePlace};
+use crate::config::{ServeConfig, StateLocation};
 use crate::store::SqlStore;
 
 /// Checks everything that the configuration names.
@@ -68,10 +68,10 @@ fn probe(folder: &Path) -> io::Result<()> {
 
 /// Takes the lock of the state directory for a moment if there is one, and writes into the directory.
 fn state(config: &ServeConfig) -> DoctorCheck {
-    let dir = match state_store::place(config) {
-        Ok(StatePlace::None) => return DoctorCheck::good("state", "none: records are kept in memory only"),
-        Ok(StatePlace::Postgres(_)) => return DoctorCheck::good("state", "a database, which is not asked here"),
-        Ok(StatePlace::Directory(dir)) => dir,
+    let dir = match state_store::location(config) {
+        Ok(StateLocation::None) => return DoctorCheck::good("state", "none: records are kept in memory only"),
+        Ok(StateLocation::Postgres(_)) => return DoctorCheck::good("state", "a database, which is not asked here"),
+        Ok(StateLocation::Directory(dir)) => dir,
         Err(error) => return DoctorCheck::warning("state", format!("{error:#}; nothing outlives the process")),
     };
     let about = dir.display();
@@ -79,7 +79,7 @@ fn state(config: &ServeConfig) -> DoctorCheck {
     let locked = SqlStore::check_directory(&dir).map_err(|error| error.to_string());
     match locked.and_then(|()| probe(&dir).map_err(unwritable)) {
         Ok(()) => DoctorCheck::good("state", format!("{about} is writable, and no process uses it")),
-        Err(error) if config.state.place.is_some() => DoctorCheck::failure("state", error),
+        Err(error) if config.state.location.is_some() => DoctorCheck::failure("state", error),
         // Without --state a server starts all the same.
         Err(error) => DoctorCheck::warning("state", format!("{error}; nothing outlives the process")),
     }

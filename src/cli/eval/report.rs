@@ -34,7 +34,8 @@ pub(super) struct RetrievalReport {
 #[derive(Debug, Serialize)]
 pub(super) struct MethodScores {
     /// Name of the method.
-    pub(super) way: String,
+    #[serde(rename = "way")]
+    pub(super) method: String,
     /// Mean recall of supporting passages at each cutoff.
     pub(super) recall: BTreeMap<usize, f64>,
     /// Share of questions with all supporting passages before each cutoff.
@@ -63,7 +64,7 @@ impl RetrievalReport {
         if *missing > 0 {
             writeln!(out, "{missing} supporting passages are not in the index")?;
         }
-        let width = self.rows.iter().map(|row| row.way.len()).chain([6]).max().unwrap_or(6);
+        let width = self.rows.iter().map(|row| row.method.len()).chain([6]).max().unwrap_or(6);
         write!(out, "{:width$}", "")?;
         for cut in &self.cuts {
             write!(out, " {:>7}", format!("R@{cut}"))?;
@@ -73,7 +74,7 @@ impl RetrievalReport {
         }
         writeln!(out, " {:>7} {:>8} {:>8} {:>8}", "MRR", "ms", "p50", "p95")?;
         for row in &self.rows {
-            write!(out, "{:width$}", row.way)?;
+            write!(out, "{:width$}", row.method)?;
             for share in row.recall.values().chain(row.all_found.values()) {
                 write!(out, " {:>7.2}", share * 100.0)?;
             }
@@ -91,8 +92,8 @@ mod tests {
 
     #[test]
     fn the_table_lines_up() {
-        let row = |way: &str, milliseconds| MethodScores {
-            way: way.to_owned(),
+        let row = |method: &str, milliseconds| MethodScores {
+            method: method.to_owned(),
             recall: BTreeMap::from([(2, 0.5), (10, 1.0)]),
             all_found: BTreeMap::from([(2, 0.25), (10, 0.5)]),
             mrr: 0.625,

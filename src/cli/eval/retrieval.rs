@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Search methods: a mode, optionally with a colon and a ranking (passage:bm25, passage:dense, passage:fused) or a
     /// variant of graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1, graph:waymark). The default is all
     /// that the index offers.
-    #[arg(long, value_delimiter = ',', value_name = "WAY")]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
     modes: Vec<SearchMethod>,
 
     /// Number of concurrent searches; 0 takes one per core. With more than one, times include waiting for each other.
@@ -77,8 +77,8 @@ impl Args {
             assembly::embedder(&self.embedder.resolve_for(&self.index)?, self.cache.clone(), Arc::new(Team::new(1)))?;
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
-        let ways = if self.modes.is_empty() { SearchMethod::defaults(index.modes()) } else { self.modes.clone() };
-        let report = self.measure(&index, &questions, &ways, threads)?;
+        let methods = if self.modes.is_empty() { SearchMethod::defaults(index.modes()) } else { self.modes.clone() };
+        let report = self.measure(&index, &questions, &methods, threads)?;
         // A failure to print must not lose the file, because the measurement is expensive.
         let printed = report.print(&mut std::io::stdout().lock());
         json.map_or(Ok(()), |json| json.fill(&report))?;
@@ -89,17 +89,17 @@ impl Args {
         &self,
         index: &Index,
         questions: &Questions,
-        ways: &[SearchMethod],
+        methods: &[SearchMethod],
         threads: usize,
     ) -> anyhow::Result<RetrievalReport> {
         let bar = progress::things();
-        bar.set_length((ways.len() * questions.known.len()) as u64);
+        bar.set_length((methods.len() * questions.known.len()) as u64);
         let mut rows = Vec::new();
-        for way in ways {
-            bar.set_message(way.to_string());
-            let (scores, milliseconds) = run(index, way, questions, &self.k, threads, &bar)
-                .with_context(|| format!("{way} search of {}", self.index.display()))?;
-            rows.push(measured(way, &MeanScore::of(&scores, self.k.len()), &self.k, milliseconds));
+        for method in methods {
+            bar.set_message(method.to_string());
+            let (scores, milliseconds) = run(index, method, questions, &self.k, threads, &bar)
+                .with_context(|| format!("{method} search of {}", self.index.display()))?;
+            rows.push(measured(method, &MeanScore::of(&scores, self.k.len()), &self.k, milliseconds));
         }
         bar.finish_and_clear();
         let absent = |question: &RetrievalQuestion| -> Result<usize, IndexError> {
@@ -126,7 +126,7 @@ impl Args {
 /// of the searches in milliseconds.
 fn run(
     index: &Index,
-    way: &SearchMethod,
+    method: &SearchMethod,
     questions: &Questions,
     cuts: &[usize],
     threads: usize,
@@ -135,18 +135,18 @@ fn run(
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, RankingScore, f64)>, IndexError> {
         let mut done = Vec::new();
-        while let Some((place, question)) = take(&next, &questions.known) {
+        while let Some((position, question)) = take(&next, &questions.known) {
             // The deepest cutoff is searched last, so that its time is the one recorded.
             let mut milliseconds = 0.0;
             let search = |k| {
-                let query = way.query(&question.text, k);
+                let query = method.query(&question.text, k);
                 let begun = Instant::now();
                 let evidence = index.search(&query)?;
                 milliseconds = begun.elapsed().as_secs_f64() * 1e3;
                 Ok(evidence.hits.into_iter().map(|hit| hit.passage.id).collect())
             };
-            let score = RankingScore::searched(&question.supporting, cuts, way.depends_on_k(), search)?;
-            done.push((place, score, milliseconds));
+            let score = RankingScore::searched(&question.supporting, cuts, method.depends_on_k(), search)?;
+            done.push((position, score, milliseconds));
             bar.inc(1);
         }
         Ok(done)
@@ -160,21 +160,21 @@ fn run(
         }
         Ok::<_, IndexError>(all)
     })?;
-    all.sort_by_key(|&(place, ..)| place);
+    all.sort_by_key(|&(position, ..)| position);
     Ok(all.into_iter().map(|(_, score, milliseconds)| (score, milliseconds)).unzip())
 }
 
 /// Takes the next item, with its position.
 fn take<'a, T>(next: &AtomicUsize, items: &'a [T]) -> Option<(usize, &'a T)> {
-    let place = next.fetch_add(1, Ordering::Relaxed);
-    items.get(place).map(|item| (place, item))
+    let position = next.fetch_add(1, Ordering::Relaxed);
+    items.get(position).map(|item| (position, item))
 }
 
-fn measured(way: &SearchMethod, mean: &MeanScore, cuts: &[usize], mut milliseconds: Vec<f64>) -> MethodScores {
+fn measured(method: &SearchMethod, mean: &MeanScore, cuts: &[usize], mut milliseconds: Vec<f64>) -> MethodScores {
     let by_cut = |values: &[f64]| cuts.iter().copied().zip(values.iter().copied()).collect();
     let total: f64 = milliseconds.iter().sum();
     MethodScores {
-        way: way.to_string(),
+        method: method.to_string(),
         recall: by_cut(&mean.recall),
         all_found: by_cut(&mean.all),
         mrr: mean.mrr,

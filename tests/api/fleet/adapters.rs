@@ -40,7 +40,7 @@ async fn a_generation_of_weights_has_its_own_name_and_path_until_its_last_lease(
     let models: Vec<String> =
         stub.streamed().iter().map(|(_, body)| body["model"].as_str().unwrap().to_owned()).collect();
     assert!(models[0] != models[1] && loaded.contains_key(&models[0]) && loaded.contains_key(&models[1]));
-    // A restarted engine has forgotten it, and gets it again with the next request.
+    // A restarted engine has lost the adapter, and gets it again with the next request.
     stub.kill().await;
     stub.serve().await;
     let turn = ask(&second).await;

@@ -74,7 +74,7 @@ async fn an_engine_that_comes_back_with_other_weights_stays_out() {
     let Some(EngineError::Unavailable(message)) = turn.error else { panic!("{turn:?}") };
     assert!(message.contains("not those of the policy mine"), "{message}");
     assert!(matches!(fleet.health(), Health::Dead { .. }));
-    // Without the policy nobody misses its weights.
+    // Without the policy, its fingerprint is no longer required.
     drop(served);
     eventually("the engine is used again", || fleet.health() == Health::Ready).await;
     assert_eq!(run(&mut opened(&fleet, &[1, 2]), spec(3)).await.ids(), undisturbed(&[1, 2], 3));
@@ -118,7 +118,7 @@ async fn an_adapter_is_compared_whenever_it_is_loaded() {
     let turn = ask().await;
     let Some(EngineError::Unavailable(message)) = &turn.error else { panic!("{turn:?}") };
     assert!(message.contains("not those of the policy good"), "{message}");
-    // It goes on with everything else, and without these weights.
+    // The engine continues with all other requests, without this adapter.
     assert_eq!(fleet.health(), Health::Ready);
     assert_eq!(run(&mut opened(&fleet, &[1, 2]), spec(3)).await.ids(), undisturbed(&[1, 2], 3));
     assert!(stub.state.adapters.lock().unwrap().is_empty());
@@ -165,7 +165,7 @@ async fn an_engine_that_was_busy_is_compared_before_its_next_request() {
     assert_eq!(ask(&fleet, &good).await.ids(), undisturbed(&[1, 2], 3));
     differs(ask(&fleet, &bad).await, "bad");
     assert_eq!(stub.state.adapters.lock().unwrap().len(), 1);
-    // One that was never compared is unloaded all the same.
+    // An adapter that was never compared is unloaded, too.
     let unused = load(adapted(temp.path(), "unused", 0.0)).await;
     assert_eq!(stub.state.adapters.lock().unwrap().len(), 2);
     drop(unused);

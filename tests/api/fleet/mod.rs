@@ -66,7 +66,7 @@ fn spec(max_tokens: usize) -> Generate {
     Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() }
 }
 
-/// All that came of a turn.
+/// Everything that a turn produced.
 #[derive(Debug)]
 struct Turn {
     steps: Vec<TokenStep>,

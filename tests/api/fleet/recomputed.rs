@@ -67,7 +67,7 @@ async fn loops_that_search_compute_each_token_once() {
         for model in models {
             for seed in 0..8 {
                 let told = remote.ask(model, seed, json!({})).await;
-                // Text that a guide forces keeps the mock's script from its answer.
+                // Forced text takes a guided policy off the script of the mock, so its answer may differ.
                 assert!(model.starts_with("guided") || told["answer"] == "Goethe", "{model}: {told}");
                 assert_eq!(remote.recomputed(), 0, "{model}, seed {seed}");
             }

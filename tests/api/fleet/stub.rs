@@ -52,7 +52,7 @@ pub struct StubState {
     pub adapters: Mutex<BTreeMap<String, String>>,
     /// Seed of the weights.
     pub seed: Mutex<u64>,
-    /// Difference of the scores of short sequences, which other weights would make.
+    /// Offset that is added to the scores of short sequences, as if the weights were others.
     pub drift: Mutex<f64>,
     /// Number of the next scores of short sequences that are refused, because the queue is full.
     pub busy: AtomicUsize,
@@ -103,7 +103,7 @@ impl Stub {
         stub
     }
 
-    /// Starts it again on the same port with another certificate.
+    /// Restarts the stub on the same port with another certificate.
     pub async fn restart_with(&mut self, tls: TlsAcceptor) {
         self.kill().await;
         self.tls = Some(tls);
@@ -125,7 +125,7 @@ impl Stub {
         requests.iter().filter(|(_, body)| body["stream"] == true).cloned().collect()
     }
 
-    /// Ends the process, so to speak: no connection can be made, and no adapter is loaded any more.
+    /// Simulates the end of the process: no connection can be made, and all adapters are lost.
     pub async fn kill(&mut self) {
         if let Some(serving) = self.serving.take() {
             serving.abort();
@@ -136,7 +136,7 @@ impl Stub {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
-    /// Starts it again on the same port.
+    /// Starts the stub, on its earlier port if it had one.
     pub async fn serve(&mut self) {
         let listener = TcpListener::bind(self.address).await.unwrap();
         self.address = listener.local_addr().unwrap();

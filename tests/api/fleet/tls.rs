@@ -1,4 +1,4 @@
-//! Engines at `https://`: whose certificates are trusted, and what is said of the others.
+//! Engines at `https://`: trusted certificates, and the errors for all others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ async fn an_engine_is_trusted_by_its_authority_alone() {
     let turn = run(&mut session, spec(20)).await;
     assert_eq!((turn.error.clone(), turn.finish), (None, Some(TurnFinish::Length)));
     assert_eq!(turn.ids(), undisturbed(&prompt, 20));
-    // A bundle is of use without the certificates that cannot be read.
+    // Unreadable certificates of a bundle are skipped.
     let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let bundle = dir.path().join("bundle.pem");
     std::fs::write(&bundle, format!("{damaged}{}", std::fs::read_to_string(&own.file).unwrap())).unwrap();
@@ -113,7 +113,7 @@ async fn a_certificate_that_is_replaced_by_a_wrong_one_takes_the_engine_out() {
     assert!(message.contains("unknown issuer") && !message.contains("localhost"), "{message}");
     stub.restart_with(own.acceptor("localhost", 2999)).await;
     crate::harness::eventually("the engine is used again", || fleet.health() == Health::Ready).await;
-    // Over one connection after the other, since the stub cuts each.
+    // The turn takes three connections, because the stub cuts the first two.
     stub.fail([StubFault::Cut(2), StubFault::Cut(3)]);
     let mut session = opened(&fleet, &[1, 2, 3]);
     let turn = run(&mut session, spec(12)).await;

@@ -66,7 +66,7 @@ async fn the_oldest_turns_make_room_if_the_client_says_so() {
     let (_, alone) = create(&server, &ask(json!({"input": kept, "instructions": "Be brief."}))).await;
     assert_eq!(response["usage"]["input_tokens"], alone["usage"]["input_tokens"]);
     assert_eq!(count(&server, &body(json!("auto"))).await.1["input_tokens"], alone["usage"]["input_tokens"]);
-    // What fits is left as it is, and a question that does not is refused.
+    // An input that fits is left as it is, and a question that does not fit is refused.
     let (_, whole) =
         create(&server, &ask(json!({"input": kept, "instructions": "Be brief.", "truncation": "auto"}))).await;
     assert_eq!(whole["usage"]["input_tokens"], alone["usage"]["input_tokens"]);
@@ -85,7 +85,7 @@ async fn sealed_reasoning_comes_back_and_a_forged_one_does_not() {
     let sealed = reasoning["encrypted_content"].as_str().unwrap();
     assert_eq!(reasoning["content"][0]["text"], "Let me see.");
     assert!(!sealed.contains("Let me see"), "{sealed}");
-    // It is returned where it was asked for, and again only if it is asked for again.
+    // The sealed reasoning is returned only to a request that asks for it.
     assert!(create(&server, &ask(json!({}))).await.1["output"][0].get("encrypted_content").is_none());
     assert!(fetch(&server, &first["id"], "").await.1["output"][0].get("encrypted_content").is_none());
     assert_eq!(fetch(&server, &first["id"], "?include[]=reasoning.encrypted_content").await.1, first);

@@ -38,7 +38,7 @@ fn calls(response: &Value) -> Vec<&Value> {
     response["output"].as_array().unwrap().iter().filter(|item| item["type"] == "function_call").collect()
 }
 
-/// Mock that calls twice, and answers with what came of both calls in their order.
+/// Mock that makes two calls, and answers by their results, which the prompt shows in the order of the calls.
 fn caller() -> MockBackend {
     let shown = |first: &str, second: &str| {
         format!(

@@ -102,7 +102,7 @@ impl Search for Plays {
     }
 }
 
-/// Searcher that finds nothing.
+/// Searcher that never returns.
 #[derive(Debug)]
 pub struct Never;
 

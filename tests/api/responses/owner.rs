@@ -68,8 +68,7 @@ async fn what_is_made_in_the_background_counts_for_its_key() {
     let (status, refused) = send(&server, owner, "POST", "/v1/responses", &body).await;
     assert_eq!((status, &refused["error"]["code"]), (429, &json!("concurrency_limit_exceeded")));
     assert!(refused["error"]["message"].as_str().unwrap().contains("background"), "{refused}");
-    // Responses can still be created in the foreground, other keys are not affected, and an ended response frees its
-    // slot.
+    // The key can still fetch its responses, other keys are not affected, and an ended response frees its slot.
     assert_eq!(send(&server, owner, "GET", &format!("/v1/responses/{}", ids[0]), &Value::Null).await.0, 200);
     assert_eq!(send(&server, other, "POST", "/v1/responses", &body).await.0, 200);
     let cancel = format!("/v1/responses/{}/cancel", ids[0]);

@@ -117,7 +117,7 @@ async fn act(shared: &RunShared, target: &Target, request: &ClientRequest, manne
         return note(shared, request, "could not be sent", down_or_lost());
     };
     if read(&mut connection, manner).await {
-        return RequestOutcome::Cancelled;
+        return RequestOutcome::Canceled;
     }
     let Some(status) = connection.status() else {
         return note(shared, request, "got no response", down_or_lost());

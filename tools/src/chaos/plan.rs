@@ -32,7 +32,7 @@ pub(crate) struct ChaosPlan {
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
 
-    /// A policy directory with an adapter for the model, served under two names in turn; with the mock it is not needed.
+    /// Directory of a policy with an adapter for the model, served under two names in turn. Not needed with the mock.
     #[arg(long, value_name = "DIR")]
     pub(crate) adapter: Option<PathBuf>,
 

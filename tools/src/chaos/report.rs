@@ -92,7 +92,7 @@ fn write(text: &mut String, plan: &ChaosPlan, counts: &Counts, seconds: f64, pan
         RequestOutcome::Finished,
         RequestOutcome::StreamError,
         RequestOutcome::Refused,
-        RequestOutcome::Cancelled,
+        RequestOutcome::Canceled,
         RequestOutcome::ServerDown,
         RequestOutcome::Lost,
         RequestOutcome::Wrong,
@@ -229,6 +229,6 @@ mod tests {
             assert!(!report.passed());
             assert_says(&report, "GUARANTEES WERE BROKEN");
         }
-        assert!(report(&of(RequestOutcome::Cancelled), &measured(0.0), 0).passed());
+        assert!(report(&of(RequestOutcome::Canceled), &measured(0.0), 0).passed());
     }
 }

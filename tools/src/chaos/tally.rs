@@ -16,7 +16,7 @@ pub(crate) enum RequestOutcome {
     /// Refused with an error status: full, draining, unknown policy, damaged index.
     Refused,
     /// Canceled by its client.
-    Cancelled,
+    Canceled,
     /// Failed because the server was down between two processes, was killed, or was full of connections.
     ServerDown,
     /// Got no response although the server was reachable, or broke off without SIGKILL. There must be none.
@@ -32,7 +32,7 @@ impl RequestOutcome {
             RequestOutcome::Finished => "finished",
             RequestOutcome::StreamError => "ended with an error event",
             RequestOutcome::Refused => "refused with an error status",
-            RequestOutcome::Cancelled => "canceled by their clients",
+            RequestOutcome::Canceled => "canceled by their clients",
             RequestOutcome::ServerDown => "failed by SIGKILL, or while the server was down or full of connections",
             RequestOutcome::Lost => "lost",
             RequestOutcome::Wrong => "answered incorrectly",

@@ -125,7 +125,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [RateSampling::Greedy])]
     sampling: Vec<RateSampling>,
 
-    /// Ways of launching decode steps.
+    /// Launch modes of decode steps.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = LaunchMode::ALL)]
     launch: Vec<LaunchMode>,
 

@@ -5,7 +5,7 @@
 pub(super) enum BenchPart {
     /// Describe the GPU and compile its kernels.
     Info,
-    /// All of the checks: kernels, agreement, batches, training and stress-….
+    /// All checks: `kernels`, `agreement`, `batches`, `training` and those that begin with `stress-`.
     Check,
     /// Compare kernels with their references.
     Kernels,

@@ -17,9 +17,10 @@ const NOTICE: &str = "<!-- Written by `train experiment --readme`; changes by ha
 /// Trains and evaluates the arms of an experiment, compares them, and says if its claim holds.
 ///
 /// FILE describes everything before the run: stages with their recipes, arms, seeds, question sets, and the endpoints
-/// with the bars that they must pass. Its hash, and those of all files that it names, stand in the report. Jobs run one
-/// after the other, each in a process of its own; the same command resumes after the last finished one, and continues
-/// an interrupted training at its last checkpoint. An experiment that trains on a question that it evaluates is refused.
+/// with the thresholds that they must pass. The report contains its hash and those of all files that it names. Jobs run
+/// one after the other, each in a process of its own; the same command resumes after the last finished one, and
+/// continues an interrupted training at its last checkpoint. An experiment that trains on a question that it evaluates
+/// is refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -46,8 +46,8 @@ pub(crate) struct Args {
     #[arg(long)]
     wrong: bool,
 
-    /// Keep only trajectories of questions for which another trajectory would not be kept, whatever its number of
-    /// searches.
+    /// Keep only trajectories of contested questions: those with at least one other trajectory that would not be kept,
+    /// even if --searches allowed any number.
     #[arg(long)]
     contested: bool,
 

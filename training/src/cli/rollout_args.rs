@@ -22,8 +22,8 @@ const KV: usize = 4 << 30;
 /// Device and memory of the rollout engine.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct RolloutArgs {
-    /// Memory for the KV cache of the rollouts, for example `4GiB`. Defaults to 4 GiB on the CPU, to the remaining
-    /// memory on a GPU, and on a GPU that also trains to what the concurrent rollouts of the recipe need.
+    /// Memory for the KV cache of the rollouts, for example `4GiB`. The default is 4 GiB on the CPU and the remaining
+    /// memory on a GPU. On a GPU that also trains, it is what the concurrent rollouts of the recipe need.
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE")]
     kv_bytes: Option<Size>,
 

@@ -238,7 +238,7 @@ mod tests {
             ("policy.protocol=routrag", "unknown protocol"),
             ("routing.most=1.5", "routing.most = 1.5"),
             ("habits.explore=0.2", "must be 0 with [routing]"),
-            ("habits.colour=0.2", "colour"),
+            ("habits.color=0.2", "color"),
         ] {
             let message = read(set).unwrap_err().to_string();
             assert!(message.contains("routing_data.toml") && message.contains(reason), "{set}: {message}");

@@ -72,7 +72,7 @@ fn equal_masses_are_ranked_chunks_first_in_the_order_found() {
 }
 
 #[test]
-fn relevance_is_one_half_at_the_centre_and_never_leaves_0_to_1() {
+fn relevance_is_one_half_at_the_center_and_never_leaves_0_to_1() {
     let sigmoid = Relevance::default();
     near(sigmoid.of(0.4), 1.0 / (1.0 + (-10.0 * (f64::from(0.4_f32) - 0.4)).exp()));
     for relevance in [sigmoid, Relevance::Cosine {}] {

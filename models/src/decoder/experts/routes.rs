@@ -70,7 +70,7 @@ impl ExpertRoutes {
     }
 
     /// Capacity of the buffers, in bytes.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn allocated_bytes(&self) -> usize {
         size_of::<f32>() * (self.probabilities.capacity() + self.row_probabilities.capacity())
             + size_of::<ExpertChoice>() * self.choices.capacity()
             + size_of::<usize>() * (self.starts.capacity() + self.tokens.capacity())
@@ -261,7 +261,7 @@ mod tests {
         for (tokens, count, per_token) in [(7, 5, 2), (33, 9, 3), (4, 9, 1), (0, 2, 1)] {
             routes.shrink(tokens, count, per_token);
             routes.resize_exact(tokens, count, per_token);
-            assert_eq!(routes.held(), ExpertRoutes::bytes_for(tokens, count, per_token));
+            assert_eq!(routes.allocated_bytes(), ExpertRoutes::bytes_for(tokens, count, per_token));
         }
     }
 

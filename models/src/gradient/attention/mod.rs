@@ -103,7 +103,7 @@ impl AttentionPlan {
     /// # Panics
     /// The same as for [`new`](Self::new).
     pub(crate) fn with(pack: &Pack, heads: HeadLayout, arithmetic: Arithmetic) -> Self {
-        let rounding = Rounding { way: DotMethod::best(), isa: Isa::best() };
+        let rounding = Rounding { method: DotMethod::best(), isa: Isa::best() };
         let rounding = (arithmetic == Arithmetic::Bf16).then_some(rounding);
         Self { rounding, ..Self::new(pack, heads) }
     }

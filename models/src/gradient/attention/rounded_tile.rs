@@ -9,7 +9,7 @@ use crate::kernel::worker_memory::FreeMemory;
 /// Methods for rounded operands.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rounding {
-    pub(super) way: DotMethod,
+    pub(super) method: DotMethod,
     pub(super) isa: Isa,
 }
 
@@ -62,7 +62,7 @@ impl<'a> RoundedTile<'a> {
         let extent = Extent { inner: extent.inner.div_ceil(2), ..extent };
         let left = Left { from: &*self.factors, row: 1, step: TILE };
         let right = Right { from: &*self.vectors, stride: self.dim };
-        multiply_pairs((self.rounding.way, self.rounding.isa), extent, left, right, (to, self.dim), Sum::Add);
+        multiply_pairs((self.rounding.method, self.rounding.isa), extent, left, right, (to, self.dim), Sum::Add);
     }
 
     /// Adds the keys' contribution to the gradients of queries, given the gradients of scores. The extent has rows of
@@ -70,12 +70,12 @@ impl<'a> RoundedTile<'a> {
     pub(super) fn add_dq(&mut self, extent: Extent, slopes: &[f32], to: (&mut [f32], usize)) {
         let pairs = extent.inner.div_ceil(2);
         for (row, to) in slopes.chunks_exact(TILE).zip(self.slopes.chunks_exact_mut(TILE / 2)).take(extent.rows) {
-            self.rounding.way.pair_neighbors(&row[..extent.inner], &mut to[..pairs]);
+            self.rounding.method.pair_neighbors(&row[..extent.inner], &mut to[..pairs]);
         }
         let left = Left { from: &*self.slopes, row: TILE / 2, step: 1 };
         let right = Right { from: &*self.keys, stride: self.dim };
         let extent = Extent { inner: pairs, ..extent };
-        multiply_pairs((self.rounding.way, self.rounding.isa), extent, left, right, to, Sum::Add);
+        multiply_pairs((self.rounding.method, self.rounding.isa), extent, left, right, to, Sum::Add);
     }
 }
 
@@ -88,9 +88,9 @@ impl Rounding {
         for (index, to) in to.chunks_exact_mut(dim).take(count.div_ceil(2)).enumerate() {
             let even = row(2 * index);
             if 2 * index + 1 < count {
-                self.way.pair_rows(even, row(2 * index + 1), to);
+                self.method.pair_rows(even, row(2 * index + 1), to);
             } else {
-                self.way.pair_rows(even, even, to);
+                self.method.pair_rows(even, even, to);
                 to.iter_mut().for_each(|pair| *pair &= 0xffff);
             }
         }

@@ -182,16 +182,16 @@ fn relative_error(found: &[f32], expected: &[f64]) -> f64 {
 fn check_rounded(case: &Case, rule: ScoreRule) {
     let [q, k, v, dout] = case.wide();
     let expected = definition((&case.pack, rule), case.heads, &q, &k, &v, &dout);
-    let ways = DotMethod::available().into_iter();
-    for (way, isa) in ways.flat_map(|way| Isa::available().into_iter().map(move |isa| (way, isa))) {
+    let methods = DotMethod::available().into_iter();
+    for (method, isa) in methods.flat_map(|method| Isa::available().into_iter().map(move |isa| (method, isa))) {
         let run = |threads: usize| {
             let plan = AttentionPlan::new(&case.pack, case.heads);
-            case.run_plan(&AttentionPlan { isa, rounding: Some(Rounding { way, isa }), ..plan }, threads, rule)
+            case.run_plan(&AttentionPlan { isa, rounding: Some(Rounding { method, isa }), ..plan }, threads, rule)
         };
         let first = run(1);
         for ((name, found), expected) in ["out", "lse", "dq", "dk", "dv"].iter().zip(&first).zip(&expected) {
             let error = relative_error(found, expected);
-            assert!(error < ROUNDED, "{way:?} {isa:?} {name}: {error}, {rule:?} {:?}", case.heads);
+            assert!(error < ROUNDED, "{method:?} {isa:?} {name}: {error}, {rule:?} {:?}", case.heads);
         }
         assert!(run(3) == first, "3 threads, {:?}", case.heads);
         let exact = case.run(isa, 1, rule);

@@ -61,11 +61,11 @@ async fn a_killed_writer_recognizes_its_own_publication() {
     let newest = remote.newest().await.unwrap().unwrap();
     let stranger = built(11);
     let mut lineage = Lineage::read(stranger.path()).unwrap();
-    lineage.attempt(&remote.place, b"another").unwrap();
-    assert!(!Lineage::read(stranger.path()).unwrap().has(&remote.place, &newest).unwrap());
+    lineage.attempt(&remote.address, b"another").unwrap();
+    assert!(!Lineage::read(stranger.path()).unwrap().has(&remote.address, &newest).unwrap());
     // Killed between the publication and the record of it.
-    lineage.attempt(&remote.place, &newest.to_json().unwrap()).unwrap();
-    assert!(Lineage::read(stranger.path()).unwrap().has(&remote.place, &newest).unwrap());
+    lineage.attempt(&remote.address, &newest.to_json().unwrap()).unwrap();
+    assert!(Lineage::read(stranger.path()).unwrap().has(&remote.address, &newest).unwrap());
     assert!(!Lineage::read(stranger.path()).unwrap().has("elsewhere", &newest).unwrap());
 }
 

@@ -41,11 +41,11 @@ use self::server_kind::ServerKind;
 
 /// Runs the same agentic loop over Waymark's server and over llama.cpp's `llama-server`, and compares them.
 ///
-/// Starts the servers by turns, never at once. Both sample the number of tokens that --turns gives for each turn, greedily
-/// and unguided, and the benchmark writes the tags and queries after them, so that the load does not depend on the model's
-/// text. Each client keeps one slot of `llama-server`, whose prompt cache is on.
+/// Starts the servers in turn, never at the same time. Both sample the number of tokens that --turns gives for each
+/// turn, greedily and unguided, and the benchmark writes the tags and queries after them, so that the load does not
+/// depend on the model's text. Each client keeps one slot of `llama-server`, whose prompt cache is on.
 ///
-/// Environment variables `WAYMARK_…` and `LLAMA_ARG_…` do not reach the servers: set their flags by --waymark-arg and
+/// Environment variables `WAYMARK_…` and `LLAMA_ARG_…` do not reach the servers: set their flags with --waymark-arg and
 /// --llama-arg.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     llama_server: PathBuf,
 
-    /// Another GGUF file of the same model for `llama-server`.
+    /// Another GGUF file of the same model for `llama-server`. The default is the file of --model.
     #[arg(long, value_name = "FILE")]
     llama_model: Option<PathBuf>,
 
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     #[arg(long, env = "WAYMARK_THREADS", default_value_t = 0)]
     threads: usize,
 
-    /// Maximum length of a sequence, in tokens. `llama-server` gets the memory for one of these per client.
+    /// Maximum length of a sequence, in tokens. `llama-server` gets memory for one such sequence per client.
     #[arg(long, default_value_t = 2560)]
     context: usize,
 

@@ -186,11 +186,11 @@ fn is_formed(sample: &Sample) -> bool {
     let named = |request: &PolicySearch| request.entities.iter().any(|entity| is_name(entity));
     let stepped = |act: &TurnAction| matches!(&act.action, Action::Search(request) if named(request)) && act.executed;
     // The first turn has no evidence to summarize.
-    let summarised = sample.actions.iter().skip(1).all(|act| act.summary.as_ref().is_some_and(|text| !text.is_empty()));
+    let summarized = sample.actions.iter().skip(1).all(|act| act.summary.as_ref().is_some_and(|text| !text.is_empty()));
     matches!(last.action, Action::Answer { .. })
         && !before.is_empty()
         && before.iter().all(stepped)
-        && summarised
+        && summarized
         && is_laid_out(&sample.text, before.len())
         && !sample.is_forced()
         && sample.text.rsplit_once(ANSWER).is_some_and(|(_, answer)| answer.starts_with(' '))

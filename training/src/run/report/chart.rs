@@ -26,19 +26,19 @@ pub(super) struct ChartFrame {
 
 impl ChartFrame {
     pub(super) fn x(&self, step: f64) -> f64 {
-        LEFT + self.steps.place(step) * (RIGHT - LEFT)
+        LEFT + self.steps.position(step) * (RIGHT - LEFT)
     }
 
     /// Returns the vertical position of a value. Values far beyond the axis are clamped, because the drawing clips
     /// them anyway and coordinates stay short.
     pub(super) fn y(&self, value: f64) -> f64 {
-        BOTTOM - self.values.place(value).clamp(-1.0, 2.0) * (BOTTOM - TOP)
+        BOTTOM - self.values.position(value).clamp(-1.0, 2.0) * (BOTTOM - TOP)
     }
 }
 
 /// Draws a figure. `id` must be unique on the page.
 pub(super) fn draw(figure: &Figure, phases: &[RunPhase], steps: (u64, u64), id: usize) -> String {
-    let frame = ChartFrame { steps: Axis::within(steps.0, steps.1, 5), values: value_axis(figure) };
+    let frame = ChartFrame { steps: Axis::for_steps(steps.0, steps.1, 5), values: value_axis(figure) };
     let lines = |(at, series)| plot::lines(&frame, series, at);
     let drawn: String = figure.series.iter().enumerate().map(lines).collect();
     let marks = |(at, series)| marks(&frame, figure, series, plot::color(at));
@@ -85,9 +85,9 @@ fn value_axis(figure: &Figure) -> Axis {
     if figure.look.from_zero && low <= high {
         (low, high) = (low.min(0.0), high.max(0.0));
     }
-    let axis = Axis::around(low, high, 4);
+    let axis = Axis::for_values(low, high, 4);
     // Shares end at 100 %.
-    if figure.look.unit == NumberUnit::Share && high <= 1.0 { axis.upto(1.0) } else { axis }
+    if figure.look.unit == NumberUnit::Share && high <= 1.0 { axis.cut_above(1.0) } else { axis }
 }
 
 fn range(values: &[&[f64]]) -> (f64, f64) {
@@ -157,10 +157,10 @@ fn marks(frame: &ChartFrame, figure: &Figure, series: &Series, color: &str) -> S
         .iter()
         .map(|&(step, value)| mark("broken", step, format!("{BOTTOM}l-4 -7h8z"), value.to_string()));
     let beyond = series.points.iter().filter_map(|point| {
-        let shape = match frame.values.place(point.value) {
+        let shape = match frame.values.position(point.value) {
             // The drawing extends slightly beyond the last tick.
-            place if place > 1.01 => format!("{}l-3 5h6z", TOP - 1.0),
-            place if place < -0.01 => format!("{}l-3 -5h6z", BOTTOM + 1.0),
+            position if position > 1.01 => format!("{}l-3 5h6z", TOP - 1.0),
+            position if position < -0.01 => format!("{}l-3 -5h6z", BOTTOM + 1.0),
             _ => return None,
         };
         Some(mark(&format!("beyond {color}"), point.step, shape, figure.look.unit.show(point.value)))
