@@ -72,7 +72,7 @@ async fn a_short_request_is_not_held_up_by_eight_long_prompts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn running_streams_keep_about_half_their_pace_during_a_long_prefill() {
+async fn running_streams_keep_a_third_of_their_pace_during_a_long_prefill() {
     let engine = start(EngineConfig::default());
     run(&engine, of(99), LONG, 4).await;
     let streams: Vec<_> = (1..5).map(|tenant| spawn(&engine, of(tenant), 32, 600)).collect();

@@ -146,11 +146,11 @@ async fn graphr1_messages() {
             false => case.processed.trim_end_matches("<|im_end|>").to_owned(),
         };
         assert_eq!(String::from_utf8(written).unwrap(), whole);
-        let learnt: Vec<u32> = (trajectory.tokens.iter().zip(own_mask(&trajectory)))
-            .filter_map(|(token, learnt)| learnt.then_some(token.id))
+        let learned: Vec<u32> = (trajectory.tokens.iter().zip(own_mask(&trajectory)))
+            .filter_map(|(token, learned)| learned.then_some(token.id))
             .collect();
         let own = if case.continues { format!("{}{answer}", PathRouter.cut(&case.raw)) } else { case.raw };
-        assert_eq!(tokenizer.decode(&learnt), own);
+        assert_eq!(tokenizer.decode(&learned), own);
     }
 }
 

@@ -18,14 +18,8 @@ use serde_json::{Value, json};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
-use waymark_index::{BuildOptions, BuildPhase, BuildProgress, Corpus, Document, build};
+use waymark_index::{BuildOptions, Corpus, Document, build};
 use waymark_runtime::embedding::Embedding;
-
-struct SilentProgress;
-
-impl BuildProgress for SilentProgress {
-    fn update(&self, _: BuildPhase, _: u64, _: Option<u64>) {}
-}
 
 /// Builds an index of two passages with the mock embedder.
 fn index(dir: &Path) {
@@ -37,8 +31,7 @@ fn index(dir: &Path) {
         metadata: None,
     };
     let documents = vec![document("a", "Goethe wrote Faust."), document("b", "The question is what is asked.")];
-    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &SilentProgress)
-        .unwrap();
+    build(Corpus::from_documents("two", documents), &Embedding::Mock, dir, &BuildOptions::default(), &()).unwrap();
 }
 
 /// A running server over the mock, whose log is collected.

@@ -37,7 +37,7 @@ impl Phases {
     /// Prints the time before the first phase, of each phase, and of the whole, in seconds.
     fn print(self, what: &str) {
         let (whole, phases) = (self.now(), self.2.into_inner().unwrap());
-        println!("{what}: {:.3} s, {:.2} s of the processors", whole[0], whole[1]);
+        println!("{what}: {:.3} s, {:.2} s of CPU time", whole[0], whole[1]);
         let ends = phases.iter().map(|(_, begun)| *begun).chain([whole]);
         let mut begun = [0.0; 2];
         for (phase, end) in

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyLimits, Scope, Secret};
 use waymark_engine::mock::Lines;
 use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::query_embedder::QueryEmbedder;
 
 use crate::documents::plan_with;
-use crate::harness::{ServerPlan, TestServer, eventually, read_until, says, script};
+use crate::harness::{ServerPlan, TestServer, eventually, key_entry, read_until, says, script};
 use crate::small_index::HashEmbed;
 
 /// Routes that need no key. Adding a route here opens it to the whole world.
@@ -24,18 +24,6 @@ const OPEN: [(&str, &str); 7] = [
     ("get", "/openapi.json"),
 ];
 
-fn entry(name: &str, secret: &Secret, scopes: &[Scope]) -> KeyEntry {
-    KeyEntry {
-        id: KeyId::new(name),
-        digest: secret.digest(),
-        scopes: scopes.to_vec(),
-        limits: KeyLimits::default(),
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    }
-}
-
 fn chat() -> Value {
     json!({"model": "plain", "messages": [{"role": "user", "content": "hello"}]})
 }
@@ -43,7 +31,7 @@ fn chat() -> Value {
 /// Builds a server with one key per scope.
 async fn guarded() -> (TestServer, [(Scope, Secret); 3]) {
     let secrets = Scope::ALL.map(|scope| (scope, Secret::generate()));
-    let entries = secrets.iter().map(|(scope, secret)| entry(scope.name(), secret, &[*scope])).collect();
+    let entries = secrets.iter().map(|(scope, secret)| key_entry(scope.name(), secret, &[*scope])).collect();
     let plan = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) };
     (plan.build().await, secrets)
 }
@@ -134,7 +122,7 @@ async fn what_is_not_there_is_told_to_known_keys_only() {
 #[tokio::test]
 async fn the_metrics_can_be_opened() {
     let secret = Secret::generate();
-    let keys = ApiKeys::open(None, vec![entry("a", &secret, &[Scope::Infer])]).unwrap();
+    let keys = ApiKeys::open(None, vec![key_entry("a", &secret, &[Scope::Infer])]).unwrap();
     let mut plan = ServerPlan { keys, ..ServerPlan::new(says("hi")) };
     plan.http.open_metrics = true;
     let server = plan.build().await;
@@ -156,8 +144,8 @@ async fn a_key_that_asks_too_often_waits() {
     let limits = KeyLimits { requests_per_minute: Some(3), ..KeyLimits::default() };
     let other = Secret::generate();
     let entries = vec![
-        KeyEntry { limits, ..entry("often", &secret, &[Scope::Infer]) },
-        KeyEntry { limits, ..entry("other", &other, &[Scope::Infer]) },
+        KeyEntry { limits, ..key_entry("often", &secret, &[Scope::Infer]) },
+        KeyEntry { limits, ..key_entry("other", &other, &[Scope::Infer]) },
     ];
     let server =
         ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) }.build().await;
@@ -185,7 +173,7 @@ async fn a_key_that_asks_too_often_waits() {
 async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let secret = Secret::generate();
     let limits = KeyLimits { concurrent: Some(1), ..KeyLimits::default() };
-    let entries = vec![KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) }];
+    let entries = vec![KeyEntry { limits, ..key_entry("a", &secret, &[Scope::Infer]) }];
     // Long enough to run until it is given up.
     let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
     let server = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(backend) }.build().await;
@@ -208,7 +196,7 @@ async fn cached_prefixes_are_shared_unless_a_key_keeps_its_own() {
         let secrets = [Secret::generate(), Secret::generate()];
         let entries = secrets.iter().enumerate().map(|(index, secret)| KeyEntry {
             private_cache: private && index == 0,
-            ..entry(&format!("key-{index}"), secret, &[Scope::Infer])
+            ..key_entry(&format!("key-{index}"), secret, &[Scope::Infer])
         });
         let keys = ApiKeys::open(None, entries.collect()).unwrap();
         let mut plan = ServerPlan { keys, ..ServerPlan::new(script(&Lines::new(["an answer"]))) };
@@ -268,7 +256,7 @@ async fn vectors_of_queries_are_shared_unless_a_key_keeps_its_own() {
         let secrets = [Secret::generate(), Secret::generate()];
         let entries = secrets.iter().enumerate().map(|(index, secret)| KeyEntry {
             private_cache: private && index == 0,
-            ..entry(&format!("key-{index}"), secret, &[Scope::Infer])
+            ..key_entry(&format!("key-{index}"), secret, &[Scope::Infer])
         });
         let keys = ApiKeys::open(None, entries.collect()).unwrap();
         let embedder = Arc::new(QueryEmbedder::new(Arc::new(HashEmbed::default()), 1 << 20));
@@ -304,7 +292,7 @@ async fn keys_are_read_again_while_requests_run() {
     let path = dir.path().join("keys.toml");
     let old = Secret::generate();
     let new = Secret::generate();
-    std::fs::write(&path, entry("old", &old, &[Scope::Infer]).to_string()).unwrap();
+    std::fs::write(&path, key_entry("old", &old, &[Scope::Infer]).to_string()).unwrap();
     let keys = ApiKeys::open(Some(&path), Vec::new()).unwrap();
     let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(2), Duration::ZERO);
     let server = ServerPlan { keys: keys.clone(), ..ServerPlan::new(backend) }.build().await;
@@ -314,7 +302,7 @@ async fn keys_are_read_again_while_requests_run() {
     });
     let running: Vec<_> = running.collect();
     eventually("all run", || server.state.drain.running() == 8).await;
-    std::fs::write(&path, entry("new", &new, &[Scope::Infer]).to_string()).unwrap();
+    std::fs::write(&path, key_entry("new", &new, &[Scope::Infer]).to_string()).unwrap();
     keys.reload().unwrap();
     assert_eq!(knock(&server, "get", "/v1/models", Some(old.reveal())).await.0, 401);
     assert_eq!(knock(&server, "get", "/v1/models", Some(new.reveal())).await.0, 200);
@@ -327,7 +315,7 @@ async fn keys_are_read_again_while_requests_run() {
 async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
     let secret = Secret::generate();
     let limits = KeyLimits { requests_per_minute: Some(10), tokens_per_minute: Some(1_000), ..KeyLimits::default() };
-    let entry = KeyEntry { limits, ..entry("a", &secret, &[Scope::Infer]) };
+    let entry = KeyEntry { limits, ..key_entry("a", &secret, &[Scope::Infer]) };
     let keys = ApiKeys::open(None, vec![entry]).unwrap();
     let server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;
     let ask = async |path: &str, body: Value| {

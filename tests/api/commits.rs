@@ -8,11 +8,11 @@ use std::time::Duration;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use waymark::api::Library;
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyLimits, Scope, Secret};
 use waymark_index::{Changes, CommitOptions, Embed, EmbedError, LiveIndex, PendingChange, PendingChanges};
 
 use crate::documents::{edition, plan_with};
-use crate::harness::{ServerPlan, TestServer, answer, eventually};
+use crate::harness::{ServerPlan, TestServer, answer, eventually, key_entry};
 use crate::small_index::HashEmbed;
 
 /// Embedder that blocks while its lock is held. It fails on one word, with a long message, and panics on another.
@@ -270,13 +270,8 @@ async fn documents_come_and_go_in_one_change() {
 /// Keys that allow one change in progress each.
 fn keys(secrets: &[Secret]) -> ApiKeys {
     let entries = secrets.iter().zip(["one", "two"]).map(|(secret, name)| KeyEntry {
-        id: KeyId::new(name),
-        digest: secret.digest(),
-        scopes: vec![Scope::Index],
         limits: KeyLimits { concurrent: Some(1), ..KeyLimits::default() },
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
+        ..key_entry(name, secret, &[Scope::Index])
     });
     ApiKeys::open(None, entries.collect()).unwrap()
 }
@@ -339,13 +334,18 @@ async fn what_becomes_of_a_change_is_told_to_its_own_key() {
     let (status, refused) = get(1, &path).await;
     assert_eq!((status, &refused["error"]["code"]), (404, &json!("commit_not_found")), "{refused}");
     scene.held.held.store(false, SeqCst);
-    let mut told = get(0, &path).await;
-    while told.1["status"] != "done" {
-        assert_eq!(told.0, 200, "{told:?}");
-        assert!(["queued", "running"].contains(&told.1["status"].as_str().unwrap()), "{told:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        told = get(0, &path).await;
-    }
+    let done = async {
+        loop {
+            let told = get(0, &path).await;
+            assert_eq!(told.0, 200, "{told:?}");
+            if told.1["status"] == "done" {
+                break told;
+            }
+            assert!(["queued", "running"].contains(&told.1["status"].as_str().unwrap()), "{told:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(20), done).await.expect("the commit never ends");
     assert_eq!((&told.1["commit"]["snapshot"], &told.1["commit"]["added"]), (&json!(2), &json!(1)));
     assert!(told.1["created"].as_u64().unwrap() > 1_600_000_000 && told.1.get("error").is_none());
 }

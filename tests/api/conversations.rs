@@ -1,10 +1,10 @@
 //! Conversations: created, continued by responses, listed, and owned by their keys.
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, answer, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, key_entry, says, script};
 use crate::responses::{self, ask};
 
 async fn create(server: &TestServer, body: Value) -> Value {
@@ -150,15 +150,8 @@ async fn what_cannot_be_meant_is_refused_by_name() {
 #[tokio::test]
 async fn a_conversation_belongs_to_the_key_that_created_it() {
     let secrets = [Secret::generate(), Secret::generate()];
-    let entries = secrets.iter().enumerate().map(|(at, secret)| KeyEntry {
-        id: KeyId::new(&format!("key{at}")),
-        digest: secret.digest(),
-        scopes: vec![Scope::Infer],
-        limits: KeyLimits::default(),
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    });
+    let entries =
+        secrets.iter().enumerate().map(|(at, secret)| key_entry(&format!("key{at}"), secret, &[Scope::Infer]));
     let keys = ApiKeys::open(None, entries.collect()).unwrap();
     let server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;
     let send = async |secret: &Secret, method: &str, path: &str, body: Value| {

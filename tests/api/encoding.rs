@@ -65,7 +65,7 @@ async fn a_text_that_cannot_fit_is_refused_by_its_bytes_on_every_route() {
 }
 
 #[tokio::test]
-async fn long_texts_take_turns_and_all_are_answered() {
+async fn long_texts_that_exceed_the_room_together_are_all_answered() {
     let mut plan = ServerPlan::new(says("hi"));
     // Room for one text of this length at a time.
     plan.http.encoding_bytes = 1 << 20;

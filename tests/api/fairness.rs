@@ -4,22 +4,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, RequestPriority, Scope, Secret};
 use waymark_engine::{EngineConfig, MockBackend};
 
-use crate::harness::{ServerPlan, TestServer, answer, says};
+use crate::harness::{ServerPlan, TestServer, answer, key_entry, says};
 
 /// Builds a server with a key of each of these priorities. Its steps take 5 ms, and its batch has four places.
 async fn guarded(priorities: [RequestPriority; 2]) -> (TestServer, [Secret; 2]) {
     let secrets = [Secret::generate(), Secret::generate()];
     let entries = secrets.iter().zip(priorities).enumerate().map(|(index, (secret, priority))| KeyEntry {
-        id: KeyId::new(&format!("key-{index}")),
-        digest: secret.digest(),
-        scopes: vec![Scope::Infer],
-        limits: KeyLimits::default(),
         priority,
-        private_cache: false,
-        indexes: Default::default(),
+        ..key_entry(&format!("key-{index}"), secret, &[Scope::Infer])
     });
     let keys = ApiKeys::open(None, entries.collect()).unwrap();
     let backend = MockBackend::random(7, 259).with_time(Duration::from_millis(5), Duration::ZERO);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, with_fields};
+use crate::harness::{ServerPlan, TestServer, answer, chunks, joined, says, script, with_fields};
 
 /// Compares `text` with the golden file `name`.
 pub fn golden(name: &str, text: &str) {
@@ -100,8 +100,10 @@ async fn ok_whole() {
 #[tokio::test]
 async fn the_alias_answers_the_same() {
     let server = TestServer::new(says("hi")).await;
-    let long = server.post("/v1/chat/completions", &ask(json!({}))).await.json().await.unwrap();
-    let short = server.post("/v1/chat", &ask(json!({}))).await.json().await.unwrap();
+    let (status, long) = server.chat(&ask(json!({}))).await;
+    assert_eq!(status, 200, "{long}");
+    let (status, short) = answer(server.post("/v1/chat", &ask(json!({}))).await).await;
+    assert_eq!(status, 200, "{short}");
     assert_eq!(steady(long), steady(short));
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use waymark::api::{AppState, IndexParts, Library, OpenIndex, PolicyStore, VectorStores};
 use waymark::config::{FileLimits, HttpConfig};
-use waymark::keys::ApiKeys;
+use waymark::keys::{ApiKeys, IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
 use waymark::server::Server;
 use waymark::store::Store;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchError, SearchLimits, SearchQuery, Searcher};
@@ -248,6 +248,32 @@ impl OpenIndex for MockIndexes {
 /// Returns the status of a response and its JSON.
 pub async fn answer(response: reqwest::Response) -> (u16, Value) {
     (response.status().as_u16(), response.json().await.unwrap())
+}
+
+/// Sends a request with a key, and with `body` unless it is null. Returns the status and the JSON of the response: null
+/// if it is of another kind.
+pub async fn send(server: &TestServer, secret: &Secret, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
+    let response = if body.is_null() { request } else { request.json(body) }.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap_or_default())
+}
+
+/// Entry of a key for all indexes, with default limits and priority.
+pub fn key_entry(name: &str, secret: &Secret, scopes: &[Scope]) -> KeyEntry {
+    KeyEntry {
+        id: KeyId::new(name),
+        digest: secret.digest(),
+        scopes: scopes.to_vec(),
+        limits: KeyLimits::default(),
+        priority: RequestPriority::default(),
+        private_cache: false,
+        indexes: IndexScope::default(),
+    }
+}
+
+/// Returns the text of a completion's first choice.
+pub fn content(whole: &Value) -> &str {
+    whole["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{whole}"))
 }
 
 /// Adds the fields of `extra` to a request, replacing fields of the same name.

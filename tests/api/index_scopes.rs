@@ -1,10 +1,10 @@
 //! API keys that are limited to some of the indexes.
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, IndexScope, KeyEntry, Scope, Secret};
 
 use crate::documents::edition;
-use crate::harness::{TestServer, answer};
+use crate::harness::{TestServer, answer, key_entry};
 use crate::indexes::server_with;
 
 /// A server with two indexes, `default` with six passages and `second` with seven, and its keys.
@@ -20,15 +20,7 @@ impl Scoped {
         let entries = keys.iter().map(|(name, secret)| {
             let scopes = if *name == "all" { Scope::ALL.to_vec() } else { vec![Scope::Infer, Scope::Index] };
             let names = (*name != "all").then(|| vec![(*name).to_owned()]);
-            KeyEntry {
-                id: KeyId::new(name),
-                digest: secret.digest(),
-                indexes: IndexScope::new(names, &scopes).unwrap(),
-                scopes,
-                limits: KeyLimits::default(),
-                priority: RequestPriority::default(),
-                private_cache: false,
-            }
+            KeyEntry { indexes: IndexScope::new(names, &scopes).unwrap(), ..key_entry(name, secret, &scopes) }
         });
         let (_dirs, server) = server_with(ApiKeys::open(None, entries.collect()).unwrap()).await;
         let scoped = Scoped { server, keys: keys.into(), _dirs };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark_runtime::remote::RerankEndpoint;
 use waymark_runtime::reranking::Reranking;
 
-use crate::harness::{ServerPlan, TestServer, answer, says, with_fields};
+use crate::harness::{ServerPlan, TestServer, answer, key_entry, says, with_fields};
 use crate::small_index;
 
 const DOCUMENTS: [&str; 4] = ["radium", "the Mona Lisa hangs in Paris", "Mona", "the lisa of mona"];
@@ -88,15 +88,7 @@ async fn what_cannot_be_reranked_is_refused_by_name() {
 #[tokio::test]
 async fn a_key_must_allow_inference() {
     let secrets = [Scope::Infer, Scope::Index].map(|scope| (scope, Secret::generate()));
-    let entry = |(scope, secret): &(Scope, Secret)| KeyEntry {
-        id: KeyId::new(scope.name()),
-        digest: secret.digest(),
-        scopes: vec![*scope],
-        limits: KeyLimits::default(),
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    };
+    let entry = |(scope, secret): &(Scope, Secret)| key_entry(scope.name(), secret, &[*scope]);
     let keys = ApiKeys::open(None, secrets.iter().map(entry).collect()).unwrap();
     let plan = ServerPlan { reranker: Some(Arc::new(Reranking::Mock)), keys, ..ServerPlan::new(says("x")) };
     let server = plan.build().await;

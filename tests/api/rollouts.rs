@@ -66,11 +66,11 @@ async fn the_mask_covers_what_the_policy_wrote_and_nothing_else() {
     let mask = ids(trajectory, "response_mask");
     let logprobs = trajectory["response_logprobs"].as_array().unwrap();
     assert_eq!((mask.len(), logprobs.len()), (response.len(), response.len()));
-    for (learnt, logprob) in mask.iter().zip(logprobs) {
-        assert_eq!(*learnt == 1, logprob.is_number());
+    for (learned, logprob) in mask.iter().zip(logprobs) {
+        assert_eq!(*learned == 1, logprob.is_number());
     }
     let of = |wanted: u32| -> String {
-        let chosen = response.iter().zip(&mask).filter(|(_, learnt)| **learnt == wanted).map(|(id, _)| *id);
+        let chosen = response.iter().zip(&mask).filter(|(_, learned)| **learned == wanted).map(|(id, _)| *id);
         tokenizer().decode(&chosen.collect::<Vec<_>>())
     };
     assert!(of(1).contains("<answer>Goethe</answer>") && !of(1).contains("Goethe wrote Faust"), "{}", of(1));

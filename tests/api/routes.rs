@@ -58,7 +58,9 @@ async fn embeddings_as_numbers_and_as_base64() {
     // Several chunks, whose order must be kept.
     let many: Vec<String> = (0..100).map(|n| "a".repeat(n + 1)).collect();
     let (_, answer) = embed(json!({"model": "letters", "input": many, "dimensions": 3, "user": null})).await;
-    for (index, item) in answer["data"].as_array().unwrap().iter().enumerate() {
+    let data = answer["data"].as_array().unwrap();
+    assert_eq!(data.len(), 100);
+    for (index, item) in data.iter().enumerate() {
         assert_eq!((&item["index"], &item["embedding"][0]), (&json!(index), &json!((index + 1) as f32)));
     }
     for (change, status, param) in [

@@ -3,26 +3,12 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, Scope, Secret};
 
-use crate::harness::{ServerPlan, TestServer, says};
+use crate::harness::{ServerPlan, key_entry, says, send};
 
 fn entry(name: &str, secret: &Secret) -> KeyEntry {
-    KeyEntry {
-        id: KeyId::new(name),
-        digest: secret.digest(),
-        scopes: vec![Scope::Infer],
-        limits: KeyLimits::default(),
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    }
-}
-
-async fn send(server: &TestServer, secret: &Secret, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
-    let response = if body.is_null() { request } else { request.json(body) }.send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap_or_default())
+    key_entry(name, secret, &[Scope::Infer])
 }
 
 fn ask() -> Value {

@@ -33,7 +33,8 @@ pub fn template() -> ChatTemplate {
     ChatTemplate::new(TEMPLATE, "", "<|im_end|>").unwrap()
 }
 
-async fn test_server(backend: MockBackend) -> TestServer {
+/// Server whose template shows tools.
+pub async fn test_server(backend: MockBackend) -> TestServer {
     ServerPlan { template: template(), ..ServerPlan::new(backend) }.build().await
 }
 

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::config::TraceConfig;
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
 use crate::golden::ask;
-use crate::harness::{ServerPlan, TestServer, answer, eventually, read_until, says, script, tokenizer, with_fields};
+use crate::harness::{
+    ServerPlan, TestServer, answer, eventually, key_entry, read_until, says, script, tokenizer, with_fields,
+};
 
 /// Script with one search, then an answer.
 pub fn loops() -> Lines {
@@ -274,15 +276,7 @@ async fn a_trace_is_there_with_the_last_event() {
 #[tokio::test]
 async fn what_one_key_did_no_other_key_sees() {
     let secrets = [Secret::generate(), Secret::generate()];
-    let entry = |(name, secret): (&str, &Secret)| KeyEntry {
-        id: KeyId::new(name),
-        digest: secret.digest(),
-        scopes: vec![Scope::Infer],
-        limits: KeyLimits::default(),
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    };
+    let entry = |(name, secret): (&str, &Secret)| key_entry(name, secret, &[Scope::Infer]);
     let entries = ["a", "b"].into_iter().zip(&secrets).map(entry).collect();
     let server =
         ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(says("hi")) }.build().await;

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, answer, script};
+use crate::harness::{ServerPlan, TestServer, answer, key_entry, script};
 
 pub const RIVERS: &str = "# Rivers\n\nThe Ubangi flows through Bangui.\n\n# Lakes\n\nLake Kivu lies in Rwanda.\n";
 
@@ -230,15 +230,7 @@ async fn files_that_cannot_be_read_fail_by_name_and_leave_the_others() {
 async fn what_a_key_creates_is_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let secrets = [Secret::generate(), Secret::generate()];
-    let entry = |name: &str, secret: &Secret| KeyEntry {
-        id: KeyId::new(name),
-        digest: secret.digest(),
-        scopes: Scope::ALL.into(),
-        limits: KeyLimits::default(),
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    };
+    let entry = |name: &str, secret: &Secret| key_entry(name, secret, &Scope::ALL);
     let keys = || ApiKeys::open(None, vec![entry("a", &secrets[0]), entry("b", &secrets[1])]).unwrap();
     let mut server = server_in(folder.path(), keys()).await;
     let (store, file) = {

@@ -5,15 +5,11 @@ use waymark_engine::mock::Lines;
 use waymark_models::chat::ChatTemplate;
 
 use crate::golden::ask;
-use crate::harness::{ServerPlan, TestServer, answer, says, script, with_fields};
+use crate::harness::{ServerPlan, TestServer, answer, content, says, script, with_fields};
 use crate::traces::trace;
 
 /// Fields of a request, and the check of its answer.
 type FormCheck<'a> = (Value, &'a dyn Fn(&str) -> bool);
-
-fn content(whole: &Value) -> &str {
-    whole["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{whole}"))
-}
 
 async fn complete(server: &TestServer, extra: &Value) -> (u16, Value) {
     let body = with_fields(json!({"model": "plain", "prompt": "Once", "max_tokens": 100}), extra.clone());

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -255,7 +255,17 @@ fn another_model_and_another_dimension_are_refused_by_name() {
     let unnamed = waymark(&["search", "--index", &index, "--embedder", &five, "river"]);
     assert!(!unnamed.ok() && unnamed.stderr.contains("--embedder-model"), "{}", unnamed.stderr);
     // Neither the key nor the URL belongs into the index.
-    for file in std::fs::read_dir(&index).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+    let mut waiting = vec![PathBuf::from(&index)];
+    let mut files = Vec::new();
+    while let Some(path) = waiting.pop() {
+        match std::fs::read_dir(&path) {
+            Ok(entries) => waiting.extend(entries.map(|entry| entry.unwrap().path())),
+            Err(_) => files.push(path),
+        }
+    }
+    // The files of a snapshot are in a folder of their own.
+    assert!(files.iter().any(|file| file.to_string_lossy().contains("/snapshot-")), "{files:?}");
+    for file in files {
         let bytes = std::fs::read(&file).unwrap();
         let text = String::from_utf8_lossy(&bytes);
         assert!(!text.contains("secret") && !text.contains(five.as_str()), "{}", file.display());

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::program::waymark;
+use super::program::{root, waymark};
 
 const PLAIN: &str = "Dockerfile";
 const CUDA: &str = "Dockerfile.cuda";
@@ -17,10 +17,6 @@ const CUDA: &str = "Dockerfile.cuda";
 /// install.
 const LIBRARIES: &[&str] =
     &["libc.so", "libm.so", "libmvec.so", "ld-linux", "libgcc_s.so", "libstdc++.so", "linux-vdso.so"];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn manifest() -> toml::Table {
     toml::from_str(&fs::read_to_string(root().join("Cargo.toml")).unwrap()).unwrap()
@@ -153,10 +149,12 @@ fn nothing_that_is_compiled_is_left_out() {
             None => path == *pattern,
         })
     };
-    let mut waiting: Vec<PathBuf> =
-        ["Cargo.toml", "Cargo.lock", "src", "models", "index", "training", "demo", "page/src", "page/built"]
-            .map(|name| root().join(name))
-            .into();
+    let manifest = manifest();
+    let members = manifest["workspace"]["members"].as_array().unwrap().iter().map(|member| member.as_str().unwrap());
+    // The sources of the root package are in `src`; other files of its folder are left out on purpose.
+    let members = members.filter(|member| *member != ".");
+    let others = ["Cargo.toml", "Cargo.lock", "src", "demo", "page/src", "page/built"];
+    let mut waiting: Vec<PathBuf> = others.into_iter().chain(members).map(|name| root().join(name)).collect();
     let mut files = 0;
     while let Some(path) = waiting.pop() {
         // Outputs of builds are left out on purpose.

@@ -76,7 +76,7 @@ fn an_index_is_built_described_searched_and_served() {
 
     let shown = waymark(&["ask", "--url", &server.url, "Which river flows through Paris?"]);
     assert!(shown.stdout.contains("search") && shown.stdout.contains("answer  This is the mock"), "{}", shown.stdout);
-    assert!(!shown.stdout.contains('\u{1b}'), "colours in a pipe");
+    assert!(!shown.stdout.contains('\u{1b}'), "colors in a pipe");
     assert!(server.stop(), "SIGTERM must end in success");
 }
 

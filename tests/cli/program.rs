@@ -1,6 +1,7 @@
 //! Runs the program, once or as a server.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use super::pulled;
@@ -16,6 +17,11 @@ impl ProgramRun {
     pub(crate) fn ok(&self) -> bool {
         self.success
     }
+}
+
+/// Root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn command(args: &[&str]) -> Command {

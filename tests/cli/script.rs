@@ -5,9 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use super::program::root;
 
 /// Writes a shell script of this name into `dir`.
 fn stub(dir: &Path, name: &str, text: &str) {

@@ -1,15 +1,10 @@
 //! Commands that set a server up and look after it: configuration, keys, policies, status, and what is installed.
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::Value;
 
-use super::program::{Serving, waymark, with};
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use super::program::{Serving, root, waymark, with};
 
 #[test]
 fn a_server_is_configured_by_a_file() {

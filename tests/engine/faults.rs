@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use waymark_engine::{EngineConfig, EngineError, Health, Session};
 
-use crate::{check_text, greedy, mock, prompt, run, session, start, wait_free};
+use crate::{PATIENCE, check_text, greedy, mock, prompt, run, session, start, wait_free};
 
 #[tokio::test]
 async fn logits_that_are_no_numbers_fail_one_session() {
@@ -86,9 +86,12 @@ async fn an_engine_that_only_fails_is_dead_and_says_so() {
     for _ in 0..2 {
         assert!(run(&mut first, greedy(100)).await.is_err());
     }
-    while engine.health() == Health::Ready {
-        sleep(Duration::from_millis(1)).await;
-    }
+    let dead = async {
+        while engine.health() == Health::Ready {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, dead).await.expect("the engine stays ready");
     assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("3 consecutive steps")));
     assert!(matches!(run(&mut parked, greedy(1)).await.unwrap_err(), EngineError::Dead(_)));
     assert!(matches!(engine.load_adapter("here".into()).await.unwrap_err(), EngineError::Dead(_)));

@@ -54,11 +54,15 @@ async fn forks_wait_in_the_queue_like_new_sessions() {
     assert!(matches!(run(&mut fork, greedy(5)).await, Err(EngineError::QueueFull { limit: 1 })));
     drop((turn, queued));
     // The slot is free once the engine has heard of that.
-    let mut found = run(&mut fork, greedy(5)).await;
-    while matches!(found, Err(EngineError::QueueFull { .. })) {
-        sleep(Duration::from_millis(5)).await;
-        found = run(&mut fork, greedy(5)).await;
-    }
+    let admitted = async {
+        loop {
+            match run(&mut fork, greedy(5)).await {
+                Err(EngineError::QueueFull { .. }) => sleep(Duration::from_millis(5)).await,
+                found => break found,
+            }
+        }
+    };
+    let found = timeout(PATIENCE, admitted).await.expect("the slot stays taken");
     assert_eq!(found.unwrap().1, TurnFinish::Length);
     check_text(&fork);
 }

@@ -332,9 +332,12 @@ async fn a_slow_reader_pauses_its_own_session_and_no_other() {
     for session in &mut slow {
         turns.push(session.generate(greedy(500)).await.unwrap());
     }
-    while engine.counters().sessions_stalled.get() < 3 {
-        sleep(Duration::from_millis(1)).await;
-    }
+    let stalled = async {
+        while engine.counters().sessions_stalled.get() < 3 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, stalled).await.expect("the sessions never stall");
     // Each stopped at its maximum of undelivered tokens.
     assert_eq!(engine.counters().decode_tokens_total.get(), 3 * 8);
     let mut quick = session(&engine, &prompt(9, 20));

@@ -164,13 +164,18 @@ fn a_hangup_has_it_read_its_keys_again() {
     let path = dir.path().join("keys.toml");
     let file = path.to_str().unwrap();
     let old = new_key("old", file);
-    let mut program = RunningServer::start(&["--api-keys", file]);
+    let log_path = dir.path().join("log");
+    let log = std::fs::File::create(&log_path).unwrap();
+    let mut program = RunningServer::start_as(|command| {
+        command.args(["serve", "--mock", "--port", "0", "--api-keys", file]).stderr(log)
+    });
     assert!(program.get("/v1/models").starts_with("HTTP/1.1 401"));
     assert!(program.get_as("/v1/models", &old).starts_with("HTTP/1.1 200"));
 
     // A file that cannot be read changes nothing.
     std::fs::write(&path, "nonsense").unwrap();
     program.signal("-HUP");
+    until("the file was read", || std::fs::read_to_string(&log_path).unwrap().contains("cannot reload the API keys"));
     assert!(program.get_as("/v1/models", &old).starts_with("HTTP/1.1 200"));
 
     std::fs::remove_file(&path).unwrap();

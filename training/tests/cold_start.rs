@@ -327,7 +327,7 @@ async fn policy_turns_are_the_targets_and_end_with_a_tag() {
     for span in &sample.origins {
         let ids = &sample.tokens[at..at + span.1];
         let text = stage.tokenizer.decode(ids);
-        assert!(mask[at..at + span.1].iter().all(|learnt| *learnt == (span.0 == Origin::Policy)));
+        assert!(mask[at..at + span.1].iter().all(|learned| *learned == (span.0 == Origin::Policy)));
         match span.0 {
             Origin::Prompt => assert!(text.contains("Where was Ann Lee born?")),
             Origin::Environment => assert!(text.contains("<information>") && !text.contains("<answer>"), "{text}"),
@@ -533,7 +533,7 @@ async fn lessons_have_the_format_that_rewards_ask_for() {
         );
         // A final answer has no closing tag, so that the policy has to learn to end its turn.
         assert_eq!(sample.tokens.last(), Some(&257));
-        assert!(sample.loss_mask().last().is_some_and(|learnt| *learnt));
+        assert!(sample.loss_mask().last().is_some_and(|learned| *learned));
         let Action::Search(search) = &sample.actions[0].action else { panic!("{}", sample.text) };
         assert_eq!((&search.entities[..], search.query.ends_with('?')), (&["Ann Lee".to_owned()][..], true));
         let summary = sample.actions[1].summary.as_deref().unwrap();

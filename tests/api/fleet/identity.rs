@@ -1,13 +1,9 @@
 //! Checks of an engine before it gets a request.
 
 use super::stub::Stub;
-use super::{config, connect};
+use super::{config, connect, refusal};
 use crate::harness::{TestServer, says};
 use waymark_runtime::config::FleetConfig;
-
-async fn refusal(config: &FleetConfig) -> String {
-    format!("{:#}", connect(config).await.unwrap_err())
-}
 
 #[tokio::test]
 async fn what_differs_is_named() {

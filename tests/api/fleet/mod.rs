@@ -52,6 +52,11 @@ async fn connect(config: &FleetConfig) -> anyhow::Result<Fleet> {
     Fleet::connect(config, Arc::new(tokenizer()), None).await
 }
 
+/// Returns the error of a fleet that cannot be connected.
+async fn refusal(config: &FleetConfig) -> String {
+    format!("{:#}", connect(config).await.unwrap_err())
+}
+
 /// Returns what an undisturbed engine writes after `ids`.
 fn undisturbed(ids: &[u32], count: usize) -> Vec<u32> {
     let random = Random { seed: SEED, vocab: VOCAB };

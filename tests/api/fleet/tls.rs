@@ -12,7 +12,7 @@ use waymark_engine::{Health, TurnFinish};
 use waymark_runtime::config::FleetConfig;
 
 use super::stub::{Stub, StubFault};
-use super::{config, connect, opened, run, spec, undisturbed};
+use super::{config, connect, opened, refusal, run, spec, undisturbed};
 
 /// A certificate authority, and the file of its certificate.
 struct Authority {
@@ -53,10 +53,6 @@ impl Authority {
 fn trusting(stub: &Stub, ca: Option<&Path>) -> FleetConfig {
     let url = format!("https://localhost:{}", stub.address.port());
     FleetConfig { ca: ca.map(Path::to_owned), ..config("vllm", &[&url]) }
-}
-
-async fn refusal(config: &FleetConfig) -> String {
-    format!("{:#}", connect(config).await.unwrap_err())
 }
 
 #[tokio::test]

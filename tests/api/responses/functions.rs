@@ -5,8 +5,8 @@ use waymark_engine::MockBackend;
 use waymark_engine::mock::Lines;
 
 use super::{answer, ask, create, events, kinds};
-use crate::harness::{ServerPlan, TestServer, says, script, with_fields};
-use crate::tools::template;
+use crate::harness::{TestServer, says, script, with_fields};
+use crate::tools::test_server;
 
 const CALL: &str = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>";
 const JENA: &str = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"Jena\"}}\n</tool_call>";
@@ -18,10 +18,6 @@ fn look() -> Value {
         "required": ["city"],
         "additionalProperties": false,
     }})
-}
-
-async fn test_server(backend: MockBackend) -> TestServer {
-    ServerPlan { template: template(), ..ServerPlan::new(backend) }.build().await
 }
 
 /// Sends a question with the function, and with other fields.

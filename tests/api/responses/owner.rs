@@ -3,28 +3,15 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use waymark::keys::{ApiKeys, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret};
+use waymark::keys::{ApiKeys, KeyEntry, KeyLimits, Scope, Secret};
 
 use super::{Never, ask, two_searches};
-use crate::harness::{ServerPlan, TestServer, answer, says, script};
-
-async fn send(server: &TestServer, secret: &Secret, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let request = server.client.request(method.parse().unwrap(), server.url(path)).bearer_auth(secret.reveal());
-    let response = if body.is_null() { request } else { request.json(body) }.send().await.unwrap();
-    answer(response).await
-}
+use crate::harness::{ServerPlan, key_entry, says, script, send};
 
 fn known(secrets: &[Secret], limits: KeyLimits) -> ApiKeys {
-    let entries = secrets.iter().enumerate().map(|(at, secret)| KeyEntry {
-        id: KeyId::new(&format!("key{at}")),
-        digest: secret.digest(),
-        scopes: vec![Scope::Infer],
-        limits,
-        priority: RequestPriority::default(),
-        private_cache: false,
-        indexes: Default::default(),
-    });
-    ApiKeys::open(None, entries.collect()).unwrap()
+    let entry =
+        |(at, secret): (usize, &Secret)| KeyEntry { limits, ..key_entry(&format!("key{at}"), secret, &[Scope::Infer]) };
+    ApiKeys::open(None, secrets.iter().enumerate().map(entry).collect()).unwrap()
 }
 
 #[tokio::test]
