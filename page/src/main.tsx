@@ -1,4 +1,4 @@
-// Begin of the page.
+// Entry point of the page.
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { signal } from "@preact/signals";
@@ -6,12 +6,14 @@ import { Ask } from "./ask/ask";
 import { card, close } from "./ask/card-state";
 import { conversation, isRunning, openRun, stop } from "./ask/conversation";
 import { Compare } from "./compare/compare";
+import { running as isComparing, stop as stopComparison } from "./compare/state";
 import { connection, discover, offline } from "./api/server";
 import { explain } from "./api/client";
 import { Operate } from "./operate/operate";
 import { Lazy } from "./explore/lazy";
 import { readRun } from "./share/read";
 import { runInLink } from "./share/link";
+import { Guard } from "./shell/guard";
 import { KeyQuestion } from "./shell/key";
 import { route } from "./shell/route";
 import { Side } from "./shell/side";
@@ -22,7 +24,7 @@ const cut = signal(!navigator.onLine);
 
 function App() {
   const { name } = route.value;
-  // A card belongs to what it was opened from.
+  // A card closes when the view or the conversation that it was opened from changes.
   useEffect(() => { card.value = null; }, [name, conversation.value.id]);
   return (
     <>
@@ -31,10 +33,12 @@ function App() {
       <main id="main" tabIndex={-1}>
         {cut.value && !offline && <p class="notice bad" role="status">This device is offline. What is kept here can still be read.</p>}
         {!offline && <KeyQuestion />}
-        {name === "ask" && <Ask />}
-        {name === "compare" && <Compare />}
-        {name === "explore" && <Lazy />}
-        {name === "operate" && <Operate />}
+        <Guard key={name + " " + conversation.value.id}>
+          {name === "ask" && <Ask />}
+          {name === "compare" && <Compare />}
+          {name === "explore" && <Lazy />}
+          {name === "operate" && <Operate />}
+        </Guard>
       </main>
       <Toast />
     </>
@@ -65,12 +69,13 @@ addEventListener("hashchange", () => {
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   if (card.value) close();
-  else if (isRunning()) stop();
+  else if (route.value.name === "compare") stopComparison();
+  else stop();
 });
 document.addEventListener("pointerdown", (event) => {
   const inside = (event.target as Element).closest("#card, .citation, .source, .hit, .node");
   if (card.value && !inside) card.value = null;
 });
-addEventListener("beforeunload", (event) => { if (isRunning()) event.preventDefault(); });
+addEventListener("beforeunload", (event) => { if (isRunning() || isComparing()) event.preventDefault(); });
 
 void begin();

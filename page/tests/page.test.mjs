@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { EPISODE, INDEX, PASSAGES, QUESTION, finished, hit, routes, search, started } from "./fixtures.mjs";
 import { DESKTOP, PHONE, WIDE, accessible, ask, begin, close, end, fits, foreign, look, open, picture } from "./harness.mjs";
-import { error, json, serve, stream } from "./server.mjs";
+import { error, json, pause, serve, stream } from "./server.mjs";
 
 before(begin);
 after(end);
@@ -596,3 +596,138 @@ test("all can be done by the keyboard, and nothing moves for those who ask for c
   await close(page);
 });
 
+
+test("a conversation that is forgotten while it runs stays forgotten", async (t) => {
+  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 9), 20000]) });
+  const page = await open(url);
+  await page.fill("#question", QUESTION);
+  await page.press("#question", "Enter");
+  await page.waitForSelector(".node.passage");
+  await page.click("#history li [aria-label^='Forget']");
+  await page.waitForSelector(".welcome");
+  await page.waitForLoadState("networkidle");
+  await page.waitForTimeout(300);
+  assert.equal(await page.locator("#history li").count(), 0);
+  await page.reload();
+  await page.waitForSelector(".examples");
+  assert.equal(await page.locator("#history li").count(), 0);
+  await close(page);
+});
+
+test("an address of a conversation that is not kept shows an empty one", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await ask(page, QUESTION);
+  await page.evaluate(() => { location.hash = "#/ask/unknown"; });
+  await page.waitForSelector(".welcome");
+  await page.waitForSelector("text=This conversation is not kept in this browser.");
+  await close(page);
+});
+
+test("a withdrawn search of a kept run leaves its turns in order", async (t) => {
+  const found = (turn, query, one, withdrawn) => ({ turn, query, mode: "passage", snapshot: 1, hits: [hit(1, one)], triples: [], cached: false, neutralised: 0, seconds: 0.002, error: null, withdrawn });
+  const trace = {
+    id: "ep-1", created: 1795439382, model: "evo-rag", protocol: "evo-rag", error: null, answer: "Salzburg", finish_reason: "stop",
+    messages: [{ role: "user", content: QUESTION }], options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 7, searches: 2, search_ms: 2 }, timings: { total: 1.25 },
+    text: "<think>One.</think><think>Two.</think><think>Three.</think><think>Four.</think>",
+    searches: [found(1, "Haydn", PASSAGES.haydn, 3), found(2, "Mozart", PASSAGES.mozart, null)],
+  };
+  const { url } = await server(t, {
+    "GET /v1/traces": ({ response }) => json(response, { object: "list", data: [{ id: "ep-1", question: QUESTION, model: "evo-rag", created: 1795439382 }], has_more: false }),
+    "GET /v1/traces/ep-1": ({ response }) => json(response, trace),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  await page.click("text=On this server");
+  await page.click(".on-server li button");
+  await page.waitForSelector(".citation");
+  await page.click(".steps > summary");
+  assert.deepEqual(await page.locator(".thought").allTextContents(), ["One.", "Two.", "Three.", "Four."]);
+  assert.ok((await page.locator(".step").nth(2).textContent()).includes("It set aside what it had found for “Haydn”."));
+  await close(page);
+});
+
+test("a saved page that has opened another run saves that one", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await ask(page, QUESTION);
+  const save = async (from, name) => {
+    const [download] = await Promise.all([from.waitForEvent("download"), from.click("text=Save as a page")]);
+    const path = join(tmpdir(), "waymark-" + name + "-" + process.pid + ".html");
+    await download.saveAs(path);
+    t.after(() => rmSync(path, { force: true }));
+    return "file://" + path;
+  };
+  await page.click("text=Share");
+  const saved = await open(await save(page, "first"));
+  await close(page);
+  await saved.waitForSelector(".citation");
+  const other = [started("Who?"), { type: "turn_started", turn: 1 }, { type: "answer", text: "Nobody." }, finished("Nobody.", [])].map((event) => JSON.stringify(event)).join("\n");
+  await saved.setInputFiles("#file", { name: "run.jsonl", mimeType: "text/plain", buffer: Buffer.from(other) });
+  await saved.waitForFunction(() => document.querySelector(".question")?.textContent === "Who?");
+  await saved.click("text=Share");
+  const again = await open(await save(saved, "second"));
+  await close(saved);
+  await again.waitForSelector(".answer");
+  assert.equal(await again.textContent(".question"), "Who?");
+  assert.equal(await again.title(), "Who? · Waymark");
+  await close(again);
+});
+
+test("a damaged run is shown as far as it goes, or refused in words", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await page.waitForSelector(".examples");
+  const shown = async (events) => page.setInputFiles("#file", { name: "run.jsonl", mimeType: "text/plain", buffer: Buffer.from(events.map((event) => JSON.stringify(event)).join("\n")) });
+  await shown([started("Without texts?"), ...search(1, "x", "passage", [hit(1, { id: "bare" }), null]), { type: "answer", text: "Yes" }, finished("Yes", [null, { start: 0, end: 3, passage: "bare", title: "", stated: true }])]);
+  await page.waitForSelector(".citation");
+  assert.equal(await page.textContent(".source bdi"), "bare");
+  await shown([started("Broken?"), { type: "answer", text: "Yes" }, finished("Yes", [], { usage: {} }), { type: "turn_started", turn: 1 }]);
+  await page.waitForSelector("text=This cannot be shown");
+  await page.click("text=New question");
+  await page.waitForSelector(".welcome");
+  await close(page);
+});
+
+test("a comparison of runs without answers says so, and asks for no search that the index lacks", async (t) => {
+  const { url, seen } = await server(t, {
+    "GET /v1/index": ({ response }) => json(response, { ...INDEX, graph: null, modes: ["passage"] }),
+    "POST /v1/agent": ({ response }) => stream(response, [started(QUESTION), { type: "turn_started", turn: 1 }, { type: "failed", message: "It broke.", code: "internal" }]),
+  });
+  const page = await open(url);
+  await page.waitForSelector(".indexed");
+  await page.click("nav >> text=Compare");
+  assert.deepEqual(await page.locator(".half select >> nth=1").inputValue(), "passage");
+  await page.fill("#compared", QUESTION);
+  await page.press("#compared", "Enter");
+  await page.waitForSelector(".figures table");
+  assert.ok((await page.textContent(".figures")).includes("Neither gives a complete answer."));
+  const asked = seen.filter((one) => one.path === "/v1/agent").map((one) => JSON.parse(one.body).rag);
+  assert.deepEqual(asked, [{ mode: "passage" }, {}]);
+  await close(page);
+});
+
+test("a slow reply about a passage is not shown under another one", async (t) => {
+  const passage = (id, triples) => ({ object: "index.passage", snapshot: 1, id, title: id, text: "About " + id, metadata: null, degree: 3, previous: null, next: null, triples });
+  const fact = (at) => ({ subject: "s" + at, relation: "is", object: "o" + at, subject_phrase: "s" + at, object_phrase: "o" + at });
+  const { url } = await server(t, {
+    "GET /v1/index/passages/slow": async ({ response }) => { await pause(1500); json(response, passage("slow", { origin: "given", total: 0, offset: 0, has_more: false, data: [] })); },
+    "GET /v1/index/passages/fast": ({ response, query }) => {
+      const [offset, limit] = ["offset", "limit"].map((name) => Number(query.get(name)));
+      const data = Array.from({ length: Math.max(0, Math.min(limit, 150 - offset)) }, (_, at) => fact(offset + at));
+      json(response, passage("fast", { origin: "given", total: 150, offset, has_more: offset + data.length < 150, data }));
+    },
+  });
+  const page = await open(url, { hash: "#/explore/passage:slow" });
+  await page.waitForSelector(".panel");
+  await page.evaluate(() => { location.hash = "#/explore/passage:fast"; });
+  await page.waitForFunction(() => document.querySelector(".panel h2")?.textContent === "fast");
+  await page.waitForTimeout(1800);
+  assert.equal(await page.textContent(".panel h2"), "fast");
+  for (const shown of [120, 150]) {
+    await page.click("text=Show more");
+    await page.waitForFunction((shown) => document.querySelectorAll(".stated li").length === shown, shown);
+  }
+  assert.equal(await page.locator("text=Show more").count(), 0);
+  await close(page);
+});

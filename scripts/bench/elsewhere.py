@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cost of an engine elsewhere: scripts/bench/elsewhere.py [WAYMARK] > table.md
+"""Cost of a remote engine: scripts/bench/elsewhere.py [WAYMARK] > table.md
 
 Asks the same questions of a server with its engine in the process and of one whose engine is another server of this
 machine, one question at a time and 64, with an engine whose steps take no time and one whose steps take 5 ms. Without a

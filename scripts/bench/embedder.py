@@ -28,6 +28,8 @@ def main(directory: str, corpus: str, scratch: str, threads: int = 2, batch: int
                 texts.append(text)
             if len(texts) == batch:
                 break
+    if len(texts) < batch:
+        raise SystemExit(f"{corpus} has only {len(texts)} passages of 90 to 120 word pieces, not {batch}")
 
     path = os.path.join(scratch, "minilm.onnx")
     if not os.path.exists(path):

@@ -1,5 +1,5 @@
-"""Passages embedded per second by each family of encoders, with random weights in the shapes of published models, beside
-sentence-transformers.
+"""Passages embedded per second by each family of encoders and by sentence-transformers, with random weights in the
+shapes of published models.
 
     pip install sentence-transformers
     cargo bench -p waymark-models --bench embedder --no-run
@@ -22,7 +22,8 @@ import time
 
 THREADS, BATCH, ROUNDS, TURNS = 2, 32, 2, 2
 BASE = dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12)
-# Families with the shapes of a published model: its name, the configuration, special tokens (first, last, padding).
+# Families with the shapes of a published model: its name, the configuration, special tokens (first, last, padding), and
+# the pooling.
 BERT = ("[CLS]", "[SEP]", "[PAD]")
 ROBERTA = ("<s>", "</s>", "<pad>")
 IDS = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2)
@@ -124,6 +125,8 @@ def main(bench, corpus, scratch, *kinds):
             model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
             pieces = lambda text: len(model.tokenizer(text, add_special_tokens=False)["input_ids"])
             texts = list(itertools.islice((text for text in texts_of(corpus) if 90 <= pieces(text) <= 120), BATCH))
+            if len(texts) < BATCH:
+                raise SystemExit(f"{corpus} has only {len(texts)} passages of 90 to 120 word pieces, not {BATCH}")
             turns = [(ours(bench, folder, corpus), peer(model, texts)) for _ in range(TURNS)]
             one, other = (max(numbers) for numbers in zip(*turns))
             print(f"| `{kind}` | {FAMILIES[kind][0]} | {one:.1f} | {other:.1f} | {one / other:.2f} |", flush=True)

@@ -1,4 +1,4 @@
-"""What long prompts of others do to a short request and to a running stream, over HTTP with real weights.
+"""Effect of other clients' long prompts on a short request and on a running stream, over HTTP with real weights.
 
     python3 scripts/bench/fair.py --server fair=target/release/waymark --server before=../before/waymark > table.md
 
@@ -27,10 +27,10 @@ import re
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-# Ends of a text of SmolLM2: without them every answer has the wanted length.
+# Bias that excludes the end tokens of SmolLM2, so that every answer has the wanted length.
 ENDS = {"0": -100, "2": -100}
 
 
@@ -103,54 +103,56 @@ def first(asked):
 
 
 def p99(times, begin=0.0, end=float("inf")):
-    """The 99th percentile of the gaps between tokens that lie between two times."""
+    """The 99th percentile of the gaps between tokens that lie between two times; NaN if there are none."""
     gaps = sorted(late - early for early, late in zip(times, times[1:]) if begin <= early and late <= end)
+    if not gaps:
+        return float("nan")
     return gaps[int(len(gaps) * 0.99)]
 
 
 def spawn(work, *arguments):
-    """Runs `work` on a thread. Returns the thread and the list that gets its result."""
-    result = []
-    thread = threading.Thread(target=lambda: result.append(work(*arguments)))
-    thread.start()
-    return thread, result
+    """Runs `work` on a thread. Returns the future of its result, which raises what ended the thread."""
+    return ThreadPoolExecutor(1).submit(work, *arguments)
 
 
 def warm_up(server):
-    """Requests that are not measured."""
+    """Sends requests that are not measured."""
     for _ in range(3):
         server.ask(200, 20)
 
 
 def measure_load(server, options):
-    """Long prompts at once with short requests beside them. Returns the short ones' times to the first token, and the time of all."""
+    """Sends long prompts at once, and short requests beside them. Returns the times to the first token of the short
+    requests, and the time until all are answered."""
     begin = time.monotonic()
     load = [spawn(server.ask, options.tokens, 32) for _ in range(options.clients)]
     time.sleep(0.5)
     loaded = []
     for _ in range(options.clients):
-        busy = any(thread.is_alive() for thread, _ in load)
+        busy = not all(one.done() for one in load)
         asked = server.ask(64, 32)
         if busy:
             loaded.append(first(asked))
-    for thread, _ in load:
-        thread.join()
+    for one in load:
+        one.result()
     return loaded, time.monotonic() - begin
 
 
 def measure(server, options):
-    """One round."""
+    """Measures one round."""
     warm_up(server)
     alone = [first(server.ask(64, 32)) for _ in range(options.clients)]
     loaded, total = measure_load(server, options)
+    if not loaded:
+        raise SystemExit("no short request ran beside the long prompts: raise --clients or --tokens")
     _, times = server.ask(32, options.stream)
     normal = p99(times[10:])
-    thread, stream = spawn(server.ask, 32, options.stream)
+    stream = spawn(server.ask, 32, options.stream)
     time.sleep(0.5)
     begin, (end, *_) = server.ask(options.tokens, 1)
-    thread.join()
-    during = p99(stream[0][1], begin, end) if stream[0][1][-1] > begin else float("nan")
-    longest = max(late - early for early, late in zip(stream[0][1], stream[0][1][1:]))
+    _, beside = stream.result()
+    during = p99(beside, begin, end)
+    longest = max(late - early for early, late in zip(beside, beside[1:]))
     return {
         "short request alone": statistics.median(alone),
         "beside the long prompts, median": statistics.median(loaded),
@@ -164,7 +166,7 @@ def measure(server, options):
 
 
 def take_turns(programs, options):
-    """Throughput of servers that all run while each in turn serves the load."""
+    """Compares the throughput of servers that all run while each in turn serves the load."""
     servers = {}
     try:
         for name, program in programs.items():

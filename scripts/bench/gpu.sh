@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything a card is asked, in one go: `bench-gpu`, then its peer on the same shapes and loads, then the ratios,
-# and last the goals, judged by all of it. On a card that never ran it: scripts/cuda/first_run.py, part by part.
-# `--model PATH` of a SmolLM2 compares its text on card and processor.
-# Each `bench-gpu` is ended after BENCH_SECONDS, 600 where nothing is said: what it saved until then is judged.
-# The peer gets PEER_SECONDS, 240 where nothing is said: it does what it can in them, and the goals are judged all the same.
+# Runs all GPU benchmarks: `bench-gpu`, then its peer on the same shapes and loads, then the ratios, and last the goals,
+# judged by all results. On a GPU that never ran `bench-gpu`, use scripts/cuda/first_run.py, which runs part by part.
+# `--model PATH` of a SmolLM2 compares its text on GPU and CPU.
+# Each `bench-gpu` is ended after BENCH_SECONDS (600 by default); what it saved until then is judged.
+# The peer measures as much as it can in PEER_SECONDS (240 by default); the goals are judged in any case.
 # usage: gpu.sh BENCH_GPU OUT_DIR [arguments of `bench-gpu`...]     BENCH_GPU: `bench-gpu` built with --features cuda
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: gpu.sh BENCH_GPU OUT_DIR [arguments...]" >&2; exit 2; }
@@ -13,17 +13,18 @@ shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$out"
 
-# cuBLAS and NVRTC: where nothing else has them, PyTorch's packages do. PyTorch itself finds its own.
+# Path of cuBLAS and NVRTC, for example in PyTorch's packages. PyTorch itself finds its own libraries.
 library_path=$(python3 "$here/../cuda/machine.py" 2>/dev/null || true)
 
 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader >"$out/card.txt" || true
 status=0
 : >"$out/gpu.txt"
 : >"$out/stderr.txt"
-# What an earlier run left is not of this one.
+# Reports of an earlier run must not be judged.
 rm -f "$out/check.json" "$out/gpu.json" "$out/peer.json" "$out/goals.json"
-# A kernel that faults takes the card away from its whole process: what is checked has one of its own.
-# One that hangs may keep it waiting in the driver, where no limit of its own holds. In the foreground: Ctrl-C reaches it.
+# A kernel that faults makes the GPU unusable for its whole process, so the checks run in a process of their own.
+# A kernel that hangs may block the process in the driver, where its own limits do not hold, so `timeout` ends it.
+# `--foreground` lets Ctrl-C reach it.
 bench() {
   LD_LIBRARY_PATH=${library_path:-${LD_LIBRARY_PATH:-}} timeout --foreground -k 15 "${BENCH_SECONDS:-600}" "$bench_gpu" --json "$@" \
     2> >(tee -a "$out/stderr.txt" >&2) | tee -a "$out/gpu.txt" || status=$?
@@ -34,7 +35,7 @@ case " $* " in
     bench "$out/check.json" "$@" --parts info,check
     bench "$out/gpu.json" "$@" --parts ceilings,gemm,decode,prefill,agentic,profile ;;
 esac
-# The peer takes the sizes that both know.
+# The peer gets those options that both programs know.
 common=()
 while [ $# -gt 0 ]; do
   case $1 in

@@ -83,14 +83,14 @@ def prompt(rng, shape, tokens):
 
 
 def settings(tokens):
-    """Greedy, and never ending by itself."""
+    """Settings for greedy sampling without an end token."""
     from transformers import GenerationConfig
 
     return GenerationConfig(max_new_tokens=tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
 
 
 class Ledger:
-    """The report, and the file that has it after every number: whoever ends this early has what was measured."""
+    """The report, saved to a file after every number, so that a run that ends early loses nothing."""
 
     def __init__(self, report, path):
         self.report, self.path = report, path
@@ -121,14 +121,14 @@ class Peer:
         self.graphs = False
 
     def tried(self, what, work):
-        """Does a part of the work. One that fails is told, and keeps no other from being measured."""
+        """Does a part of the work. A failure is noted, and the other parts are still measured."""
         if time.perf_counter() > self.until:
             return self.ledger.note(f"{self.shape}, {what}: left out, the time is over")
         try:
             work()
         except Exception as error:  # noqa: BLE001
             self.ledger.note(f"{self.shape}, {what}: {type(error).__name__}: {error}")
-            # What failed may have left requests behind.
+            # The part that failed may have left requests behind.
             self.forget()
 
     def forget(self):
@@ -139,20 +139,21 @@ class Peer:
         free()
 
     def rounds(self):
-        """At least one, and more while half the time is left."""
+        """Yields at least one round, and further ones until half of the time is over."""
         for round in range(self.args.rounds):
             if round == 0 or time.perf_counter() < self.half:
                 yield round
 
     def accepted(self, call, **wanted):
-        """Those of the arguments that this version knows."""
+        """Returns those of the arguments that this version knows, and notes the others."""
         known = inspect.signature(call).parameters
         for name in wanted.keys() - known.keys():
             self.ledger.note(f"this version has no {name} in {call.__name__}")
         return {name: value for name, value in wanted.items() if name in known}
 
     def pool(self):
-        """A manager is made once and kept: unless it is told, it is made for what is asked of it first, one sequence."""
+        """Returns the options for the size of the manager. It is made once and kept, and without them its size would be
+        that of the first batch, one sequence."""
         try:
             from transformers import ContinuousBatchingConfig
         except ImportError:
@@ -166,7 +167,7 @@ class Peer:
         wanted = self.accepted(
             ContinuousBatchingConfig,
             max_requests_per_batch=max(*counts(args), args.prompts, args.loops),
-            # As it would choose: an even number.
+            # An even number, as the manager would choose.
             max_blocks_per_request=blocks + blocks % 2,
         )
         return dict(continuous_batching_config=ContinuousBatchingConfig(**wanted))
@@ -177,7 +178,7 @@ class Peer:
         return call(**self.accepted(call, **wanted))
 
     def warm(self):
-        """Makes the manager, and tells how it runs."""
+        """Makes the manager, and notes its settings."""
         with self.manager(self.args.tokens) as manager:
             config = getattr(manager, "continuous_batching_config", None)
             graphs = getattr(config, "use_cuda_graph", None)
@@ -188,7 +189,7 @@ class Peer:
             self.ledger.note(f"{self.shape}: attention {attention}, {', '.join(told)}")
 
     def batch(self, inputs, tokens):
-        """Runs all prompts at once: when it began, and when each had each of its tokens."""
+        """Runs all prompts at once. Returns the time of the start, and of each token of each prompt."""
         begun = time.perf_counter()
         call = self.lm.generate_batch
         out = call(**self.accepted(
@@ -197,10 +198,10 @@ class Peer:
         ))
         short = sum(len(o.generated_tokens) != tokens for o in out.values())
         if len(out) != len(inputs) or short:
-            # A request that fails ends like others, with what failed beside it.
+            # A request that fails ends like others, with the reason in `error`.
             why = next((o.error for o in out.values() if getattr(o, "error", None)), "no request says why")
             raise RuntimeError(f"{len(out)} of {len(inputs)} requests ended, {short} too short: {why}")
-        # A manager that captures graphs at its first use does so before it takes requests.
+        # A manager may capture graphs at its first use, before it accepts requests. That time does not count.
         begun = max(begun, min(o.created_time for o in out.values()))
         return begun, [o.timestamps for o in out.values()]
 
@@ -224,7 +225,7 @@ class Peer:
             inputs = [prompt(rng, self.shape, args.prompt_tokens) for _ in range(args.prompts)]
             begun, stamps = self.batch(inputs, 2)
             seconds = min(seconds, max(own[0] for own in stamps) - begun)
-        # It is over with the first token of each.
+        # Prefill ends with the first token of each prompt.
         self.rate("prefill", args.prompts, args.prompt_tokens, 1, args.prompts * args.prompt_tokens / seconds)
 
     def measure(self):
@@ -236,7 +237,7 @@ class Peer:
         self.forget()
 
     def agentic(self):
-        """Loops whose every turn is a new request with the whole text so far: the peer knows no parked sequences."""
+        """Measures loops. Each turn is a new request with the whole text so far: the peer has no parked sequences."""
         rng, args, shape = random.Random(1 << 21), self.args, self.shape
         texts = [prompt(rng, shape, args.prompt) for _ in range(args.loops)]
         turn, found, resumed, waiting, done = [0] * args.loops, [None] * args.loops, [], [], 0
@@ -283,7 +284,7 @@ class Peer:
 
 
 def load(args):
-    """What the agentic load is made of, as in tools/src/gpu/report.rs."""
+    """Sizes of the agentic load, as in tools/src/gpu/report.rs."""
     names = ["loops", "turns", "prompt", "written", "observed", "search_ms"]
     return {name: getattr(args, name) for name in names}
 
@@ -309,7 +310,7 @@ def together(stamps):
 
 
 def free():
-    """Gives back what nobody holds: a manager and its model are a circle."""
+    """Frees unused memory. Only the garbage collector frees a manager and its model, which refer to each other."""
     import torch
 
     gc.collect()
@@ -317,7 +318,7 @@ def free():
 
 
 def compare(report, ours):
-    """Our rate over the peer's, line by line, ours always with graphs."""
+    """Prints the ratio of our rate to the peer's for each row. Our rates are those with graphs."""
     print("ratio of waymark to transformers:")
     for part in ["decode", "prefill"]:
         for theirs in report[part]:
@@ -340,7 +341,7 @@ def compare(report, ours):
 
 
 def finish(report, args):
-    """Prints what there is."""
+    """Prints the report so far and, with --ours, the ratios."""
     print(json.dumps(report, indent=2))
     if args.ours:
         with open(args.ours) as file:
@@ -367,7 +368,7 @@ def main():
     ledger = Ledger(report, args.json)
 
     def ended(number, _):
-        """What runs on the card may not let go: nobody waits for it."""
+        """Prints the report and exits at once, because work on the GPU may never end."""
         finish(report, args)
         os._exit(128 + number)
 

@@ -54,7 +54,7 @@ def config(shape, folder):
 
 
 def vllm(path, longest, rows):
-    """Starts vLLM: a function that runs a batch of prompts for a number of tokens, and one that ends it."""
+    """Starts vLLM. Returns a function that runs prompts for a number of tokens, and one that ends the engine."""
     from vllm import LLM, SamplingParams
 
     engine = LLM(
@@ -97,7 +97,7 @@ class Engine:
         self.run, self.shape, self.args, self.ledger = run, shape, args, ledger
 
     def seconds(self, rng, count, tokens, length):
-        """The best time of a batch."""
+        """Returns the best time of a batch."""
         best = float("inf")
         for _ in range(self.args.rounds):
             prompts = [prompt(rng, self.shape, length) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""`gpu_peer_engines.py` without vLLM, without SGLang and without a GPU: their places are taken by what does as little.
+"""Tests of `gpu_peer_engines.py` with stubs in place of vLLM, SGLang and the GPU.
 
     python3 scripts/bench/gpu_peer_engines_test.py
 """

@@ -1,4 +1,4 @@
-"""`gpu_peer.py` without PyTorch, without transformers and without a card: their places are taken by what does as little.
+"""Tests of `gpu_peer.py` with stubs in place of PyTorch, transformers and the GPU.
 
     python3 scripts/bench/gpu_peer_test.py
 """
@@ -58,12 +58,12 @@ def answer(name, tokens, begun):
 
 
 class Model:
-    """As transformers does: the first session makes the manager, and no later one another."""
+    """Model like those of transformers: the first session makes the manager, and later ones reuse it."""
 
     def __init__(self):
         self.config = types.SimpleNamespace(_attn_implementation="sdpa")
         self.made, self.batches, self.kept = [], [], None
-        # Numbers of sequences at which it fails, at which its requests do, and at which the program is ended.
+        # Batch sizes at which the call fails, at which its requests fail, and at which SIGTERM arrives.
         self.broken, self.refused, self.ended = set(), set(), set()
 
     def session(self, config):
@@ -102,7 +102,7 @@ class Model:
 
 
 def run(lm, *more, config=Config, made=None):
-    """What the program wrote as JSON, and what it printed."""
+    """Runs the program. Returns the JSON that it wrote, and what it printed."""
     cuda = types.SimpleNamespace(is_available=lambda: True, get_device_name=lambda _: "a card", empty_cache=lambda: None)
     modules = dict(
         torch=types.SimpleNamespace(__version__="1", cuda=cuda),

@@ -3,9 +3,9 @@
     python3 -m pip install hnswlib numpy
     python3 scripts/bench/hnsw.py DIRECTORY [ef_construction] [M]
 
-Reads the vectors and queries that the Rust side wrote, builds with as many neighbours and candidates, and searches one
-query after the other on one thread with several numbers of candidates, in one call per query and in one call for all of
-them; one number of candidates gives about the recall of Waymark.
+Reads the vectors and queries that the Rust side wrote, builds with the same numbers of neighbors and candidates, and
+searches on one thread with several numbers of candidates, in one call per query and in one call for all queries. One of
+these numbers gives about the recall of Waymark.
 """
 
 import sys
@@ -36,7 +36,7 @@ def main(directory, construction=128, neighbours=16):
             begun = time.perf_counter()
             found = [index.knn_query(query, k=K)[0][0] for query in queries]
             best = min(best, time.perf_counter() - begun)
-            # Without the cost of a call from Python per query.
+            # One call for all queries, which saves the cost of a call from Python per query.
             begun = time.perf_counter()
             index.knn_query(queries, k=K, num_threads=1)
             together = min(together, time.perf_counter() - begun)

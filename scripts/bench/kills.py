@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills a server (SIGKILL) at random moments and looks for what it had acknowledged.
+"""Kills a server (SIGKILL) at random moments and checks that everything it acknowledged is still there.
 
     scripts/bench/kills.py target/release/waymark --kills 200
     scripts/bench/kills.py target/release/waymark --kills 50 --state postgres
@@ -36,7 +36,7 @@ class Ledger:
     """What the server has acknowledged."""
 
     conversations: dict[str, list[str]] = field(default_factory=dict)
-    # Conversations in which a turn was asked whose outcome nobody was told.
+    # Conversations with a turn that was sent and not acknowledged.
     open_turns: set[str] = field(default_factory=set)
     responses: dict[str, dict] = field(default_factory=dict)
     background: set[str] = field(default_factory=set)
@@ -130,7 +130,7 @@ class Writer(threading.Thread):
 
 
 def text_of(version: int) -> str:
-    """Returns the text of a document, which tells if a part of it is missing."""
+    """Returns the text of a version of a document. Its end shows if a part is missing."""
     return f"version {version} " + "word " * 40 + f"end {version}"
 
 
@@ -165,7 +165,7 @@ class Check:
             self.document(name, acknowledged, sent)
 
     def conversation(self, name: str, answered: list[str], open_turn: bool) -> None:
-        """A turn is there as a whole or not at all, and there if it was acknowledged."""
+        """Checks that each turn is there as a whole or not at all, and is there if it was acknowledged."""
         status, found = self.get(f"/v1/conversations/{name}/items?order=asc&limit=100")
         roles = [item["role"] for item in found["data"] if "role" in item] if status == 200 else None
         allowed = [["user", "assistant"] * (len(answered) + more) for more in ((0, 1) if open_turn else (0,))]
@@ -174,7 +174,7 @@ class Check:
         self.compared["conversations"] += 1
 
     def document(self, name: str, acknowledged: int, sent: list[int]) -> None:
-        """The text is that of the acknowledged version, or of one whose outcome nobody was told."""
+        """Checks that the text is the acknowledged version, or a later one that was sent without an acknowledgement."""
         texts = {text_of(version).strip(): version for version in [acknowledged, *sent]}
         deadline = time.monotonic() + 20
         while True:
@@ -182,7 +182,7 @@ class Check:
             text = found["document"]["text"].strip() if status == 200 else None
             if text in texts or (status == 404 and not acknowledged):
                 break
-            # Changes that were answered by 202 are committed by the next process, not before it is ready.
+            # The next process commits changes that were answered by 202, possibly only after it is ready.
             if time.monotonic() > deadline:
                 self.lost.append(f"document {name}: {status} {text and text[:20]}, expected {acknowledged} or {sent}")
                 break
@@ -232,25 +232,33 @@ def run(arguments, folder: Path, state: str, shared: bool) -> tuple[Counter, lis
             counts["kills during a start"] += 1
             continue
         server = start(arguments.program, folder, state)
-        check = Check(server, shared)
-        check.all(last)
-        settle(server, last)
-        total.merge(last)
-        lost += check.lost
-        counts += check.compared
-        last, faults = cycle(server, number, total, chance.uniform(0.005, 0.5))
-        lost += faults
+        try:
+            check = Check(server, shared)
+            check.all(last)
+            settle(server, last)
+            total.merge(last)
+            lost += check.lost
+            counts += check.compared
+            last, faults = cycle(server, number, total, chance.uniform(0.005, 0.5))
+            lost += faults
+        finally:
+            server.kill()
         counts["kills under load"] += 1
         if lost:
             break
     server = start(arguments.program, folder, state)
     total.merge(last)
-    check = Check(server, shared)
-    check.all(total)
+    try:
+        check = Check(server, shared)
+        check.all(total)
+    finally:
+        status = server.stop()
     if not check.compared["responses"]:
         lost.append("no response was acknowledged before a kill")
     counts.update({f"{name} at the end": count for name, count in check.compared.items()})
-    counts["exit status of the last one"] = server.stop()
+    counts["exit status of the last one"] = status
+    if status:
+        lost.append(f"the last server ended with status {status}")
     return counts, lost + check.lost
 
 

@@ -14,7 +14,8 @@ trap '[ -z "$server" ] || kill -9 "$server" 2>/dev/null || true; rm -f "$log"' E
 
 say() { echo "$*" >&2; }
 
-# drive CONNECTIONS SECONDS PATH [BODY]: sets `requests`, `seconds`, `bytes`, `p50`, `p99`, `errors`, `timeouts`, `statuses`.
+# drive CONNECTIONS SECONDS PATH [BODY]: sets `requests`, `seconds`, `bytes`, `p50`, `p99`, `errors`, `timeouts` and
+# `statuses`.
 drive() {
     local line
     line=$(wrk -t1 -c"$1" -d"$2s" --timeout 30s -s "$here/load.lua" "$url" -- "${@:3}" | grep '^load ')

@@ -1,4 +1,4 @@
-"""Servers of this machine for the measurements beside: Waymark, PostgreSQL, and nginx as a proxy. Each stops with its `stop`."""
+"""Local servers for the measurements in this folder: Waymark, PostgreSQL, and nginx as a proxy. `stop` ends each."""
 
 import http.client
 import json
@@ -86,7 +86,7 @@ class Postgres:
         if not programs:
             raise SystemExit("no `initdb` and `pg_ctl`: install the package `postgresql`")
         self.programs = programs[0]
-        # A folder of its own, because the user of the server must reach it.
+        # The folder is outside the caller's, because the user `postgres` must reach it.
         self.folder = Path(tempfile.mkdtemp())
         if os.getuid() == 0:
             # The server refuses to run as root.
@@ -111,7 +111,7 @@ class Postgres:
 
 
 class Proxy:
-    """nginx in front of servers, in turn; `x-upstream` of a response names the one that answered."""
+    """nginx as a round-robin proxy of servers. The header `x-upstream` of a response names the server that answered."""
 
     def __init__(self, folder: Path, ports: list[int]):
         self.folder = folder
@@ -124,6 +124,7 @@ class Proxy:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.05)
+        self.stop()
         raise SystemExit(f"nginx did not start:\n{(folder / 'error.log').read_text()}")
 
     def write(self, ports: list[int]) -> None:

@@ -1,8 +1,8 @@
-# A server without a model for the benches beside this file, which source it. They set `waymark`, its program, and `log`, a file
-# for what it says, and kill `server` when they end.
+# A server without a model, for the benches in this folder that source this file. They set `waymark` to its program and
+# `log` to its log file, and kill `server` when they end.
 server=""
 
-# start FLAG…: a server on a free port; sets `url`.
+# start FLAG…: starts a server on a free port; sets `server` and `url`.
 start() {
     "$waymark" serve --mock --port 0 --log warn "$@" >"$log" 2>&1 &
     server=$!

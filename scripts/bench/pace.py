@@ -8,7 +8,7 @@ BUCKET = re.compile(r'^waymark_step_seconds_bucket\{le="([^"]+)"\} (\S+)')
 
 
 def histogram(path):
-    """Bounds with cumulated counts, the sum and the count."""
+    """Returns the cumulative counts by bound, the sum and the count."""
     bounds, total = {}, {}
     for line in open(path):
         if bucket := BUCKET.match(line):
@@ -20,7 +20,7 @@ def histogram(path):
 
 
 def steps(before, after):
-    """The mean of the steps between two looks in seconds, and the share of those that took 25 ms at most."""
+    """Returns the mean of the steps between two scrapes in seconds, and the share of those that took 25 ms at most."""
     (early, early_sum, early_count), (late, late_sum, late_count) = histogram(before), histogram(after)
     count = late_count - early_count
     return (late_sum - early_sum) / count, (late[0.025] - early[0.025]) / count

@@ -2,10 +2,10 @@
 # The time between two tokens as two clients and the server itself see it: scripts/bench/pace.sh [WAYMARK] > table.md
 #
 # Starts `waymark serve --mock` with steps of 20 ms and drives it with wrk and with AIPerf (`pip install aiperf`), neither of
-# which anybody here wrote, at 1 and at 64 streams. wrk sees whole streams, of which the time per step is taken; AIPerf sees
-# every chunk; the server's figures are those of `waymark_step_seconds` while AIPerf ran. Needs wrk, aiperf, curl and python3
-# on the path. AIPerf wants a tokenizer, though the server counts: TOKENIZER is a folder with one, or its default, which it
-# downloads. Clients and server share the machine.
+# which anybody here wrote, at 1 and at 64 streams. wrk sees whole streams, whose time is divided by their steps; AIPerf
+# sees every chunk; the server's figures are those of `waymark_step_seconds` while AIPerf ran. Needs wrk, aiperf, curl
+# and python3 on the path. AIPerf requires a tokenizer, although the server counts tokens: TOKENIZER is a folder with
+# one; by default AIPerf downloads its own. Clients and server share the machine.
 set -euo pipefail
 waymark=${1:-target/release/waymark}
 tokenizer=${TOKENIZER:-builtin}

@@ -4,9 +4,10 @@
     python3 scripts/bench/retrieval.py --model DIRECTORY --corpus corpus.jsonl --questions questions.jsonl \
         [--index corpus.index] [--cache vectors.npy] [--ours report.json] [--json FILE]
 
-BM25 runs with several analysers, from bm25s' own habits step by step to Waymark's, and last with tantivy's rounding of
-lengths, so that a difference shows where it comes from. With `--ours`, the report of `waymark eval retrieval --json` on the same files, each peer stands beside the
-row it corresponds to and the difference in recall is printed in points. `--cache` keeps the passages' vectors.
+BM25 runs with several analyzers, step by step from the defaults of bm25s to those of Waymark, and last with tantivy's
+rounding of lengths, so that the source of a difference shows. `--ours` names the report of `waymark eval retrieval
+--json` on the same files: its row is printed after the rows of each peer, with the difference in recall in points.
+`--cache` keeps the passages' vectors.
 """
 
 import argparse
@@ -25,7 +26,7 @@ def rows(path):
 
 
 def known(questions):
-    """Questions with known support; as src/cli/eval/questions.rs."""
+    """Yields the questions whose supporting passages are known, as `waymark eval retrieval` does."""
     for row in questions:
         supporting = list(dict.fromkeys(row.get("supporting") or []))
         if supporting and row.get("supporting_complete") is not False:
@@ -33,7 +34,7 @@ def known(questions):
 
 
 def score(ranked, questions, cuts):
-    """Mean recall before each cut and mean reciprocal rank; `ranked` are lists of ids."""
+    """Returns the mean recall at each cutoff and the mean reciprocal rank; `ranked` are lists of IDs."""
     recall, reciprocal = [0.0] * len(cuts), 0.0
     for found, (_, supporting) in zip(ranked, questions, strict=True):
         places = [place for place, passage in enumerate(found, 1) if passage in supporting]
@@ -45,13 +46,13 @@ def score(ranked, questions, cuts):
 
 
 def fold(text):
-    """Without accents, as tantivy's AsciiFoldingFilter for Latin letters."""
+    """Removes accents, as tantivy's AsciiFoldingFilter does for Latin letters."""
     text = unicodedata.normalize("NFKD", text)
     return "".join(c for c in text if not unicodedata.combining(c))
 
 
 def analysers(stemmer):
-    """Ways of making terms: name, weight of the title, text → terms."""
+    """Returns the analyzers: name, number of repetitions of the title, and function from text to terms."""
     from bm25s.stopwords import STOPWORDS_EN
 
     stop = set(STOPWORDS_EN)
@@ -94,7 +95,7 @@ def by_words(corpus, questions, depth):
 
 
 def rounded(length):
-    """The greatest length that tantivy's byte can tell and that is no greater."""
+    """Rounds a length down to the nearest one that tantivy can store in a byte."""
     if length < 40:
         return length
     shift = (length - 24).bit_length() - 4
@@ -102,8 +103,8 @@ def rounded(length):
 
 
 def by_rounded_words(corpus, questions, depth):
-    """The last analyser once more with the two things in which tantivy differs from bm25s: it keeps a passage's length in
-    a byte, and of equal scores the first in the corpus comes first."""
+    """Searches with the last analyzer and the two properties in which tantivy differs from bm25s: it keeps a passage's
+    length in a byte, and ranks equal scores by their order in the corpus."""
     import numpy
     import Stemmer
 

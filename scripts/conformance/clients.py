@@ -3,7 +3,7 @@
 
     scripts/conformance/clients.py target/release/waymark                # a table on standard output
     scripts/conformance/clients.py target/release/waymark --write        # the table of docs/clients.md too
-    scripts/conformance/clients.py target/release/waymark --only litellm,ai_sdk
+    scripts/conformance/clients.py target/release/waymark --only litellm_sdk,ai_sdk
 
 Installs the clients into `target/clients`, in their newest versions from PyPI and npm, and starts `waymark demo`. Exits
 with 1 if a client fails at a feature.
@@ -195,7 +195,10 @@ def main():
     options.add_argument("--write", action="store_true", help="write the table of docs/clients.md")
     given = options.parse_args()
     only = given.only.split(",") if given.only else []
-    clients = [client for client in CLIENTS if not only or Path(client.script).stem in only]
+    known = {Path(client.script).stem: client for client in CLIENTS}
+    if unknown := set(only) - set(known):
+        options.error(f"unknown script {sorted(unknown)[0]!r}: expected some of {', '.join(known)}")
+    clients = [client for name, client in known.items() if not only or name in only]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as out:

@@ -7,8 +7,8 @@
     scripts/conformance/engine.py http://127.0.0.1:8080 --kind waymark                       # another Waymark
 
 The results: `ok`; `differs`, with what was seen; `refused`, with status and message; `skipped`. Facts that a policy can do
-without are marked. The exit status is 1 if another one is not `ok`. The key is read from `WAYMARK_ENGINE_KEY`. Needs
-nothing but Python.
+without are marked. The exit status is 1 if another fact differs or is refused. The key is read from
+`WAYMARK_ENGINE_KEY`. Needs nothing but Python.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Skipped(Exception):
 
 
 def expect(holds, seen):
-    """Ends a check whose condition does not hold."""
+    """Raises `Differs` if a condition does not hold."""
     if not holds:
         raise Differs(seen)
 
@@ -139,7 +139,7 @@ def prompt(length=70):
 
 
 def scores(engine, ids):
-    """Returns the scores of a sequence, of which the first is null."""
+    """Returns the scores of a sequence. The first one is null."""
     answer = engine.ask(ids, max_tokens=1, prompt_logprobs=0)
     return answer.get("prompt_logprobs") or answer["choices"][0].get("prompt_logprobs")
 

@@ -46,11 +46,14 @@ def events(server, body):
 
 
 def episode(server, policy, tokens):
-    """Returns the text of an episode, its searches and how it ended."""
+    """Returns the text of an episode, its searches and how it ended: the reason, or "failed"."""
     all_events = list(events(server, {"model": policy, "question": QUESTION, "temperature": 0, "max_tokens": tokens}))
-    text = "".join(event.get("text", "") for event in all_events if event["type"] in ("think", "answer"))
-    last = all_events[-1]
-    return text, last.get("searches"), last["type"] if last["type"] != "finished" else last["reason"]
+    text = "".join(event.get("text", "") for event in all_events if event.get("type") in ("think", "answer"))
+    last = all_events[-1] if all_events else {}
+    if last.get("type") != "finished":
+        print(f"{policy} at {server.name}: the stream ends with {last}", file=sys.stderr)
+        return text, last.get("searches"), "failed"
+    return text, last["searches"], last["reason"]
 
 
 def agreeing(first, second):
@@ -73,7 +76,7 @@ def compare(local, remote, arguments):
         here, there = (episode(server, policy, arguments.tokens) for server in (local, remote))
         same = agreeing(here[0], there[0])
         print(f"| {policy} | {here[1]}, {there[1]} | {here[2]}, {there[2]} | {len(here[0])}, {len(there[0])} | {same} |", flush=True)
-        if "error" in (here[2], there[2]) or same < min(arguments.agree, len(here[0])):
+        if "failed" in (here[2], there[2]) or same < min(arguments.agree, len(here[0])):
             faults.append(f"{policy}: {here} and {there}")
     return faults
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Sends what schemathesis makes of a server's own /openapi.json to that server, and fails on any 5xx, any status or
+# Sends requests that schemathesis generates from a server's own /openapi.json, and fails on any 5xx, any status or
 # content type that is not documented, and any body that is not as described.
 #
 #   scripts/conformance/schemathesis.sh URL [EXAMPLES]
 #
 # For a server with keys, WAYMARK_API_KEY holds one with all scopes.
 #
-# It installs itself into target/schemathesis on first use; where that is impossible it says so and succeeds.
+# The first use installs schemathesis into target/schemathesis. If that is impossible, the script says so and succeeds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

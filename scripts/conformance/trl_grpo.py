@@ -127,6 +127,8 @@ def main():
             name = publisher.publish(trainer.accelerator.unwrap_model(trainer.model), arguments.steps)
             last = client.call("POST", "/v1/agent", {"model": name, "question": next(iter(questions))})
             print(f"{name} answers {last.get('answer')!r} after {last.get('turns')} turns")
+            if not last.get("answer"):
+                raise SystemExit(f"the last policy gives no answer: {last}")
         finally:
             server.stop()
     losses = [row for row in trainer.state.log_history if "grad_norm" in row]

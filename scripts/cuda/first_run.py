@@ -34,7 +34,7 @@ import machine  # noqa: E402
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 # Exit code of `compute-sanitizer` for a finding.
 FOUND = 86
-# A kernel that hangs is named by the program itself, before its process is ended.
+# The program names a kernel that hangs before this script ends its process.
 HANGS = ("--step-timeout", "20")
 # Bytes kept of each output: the beginning and the end.
 HEAD, TAIL = 8 << 10, 24 << 10
@@ -64,7 +64,7 @@ class Slice:
 
 
 def table():
-    """All parts in their order: what later results rest on comes first."""
+    """All parts in their order. Parts on which later results depend come first."""
     kernels = [Slice(f"kernels-{dim}", 45, f"--parts kernels --head-dims {dim}", blocking=True) for dim in (128, 64, 96, 80)]
     sanitized = [Slice(f"{tool}-128", 75, "--parts kernels --head-dims 128", kind=tool) for tool in ("memcheck", "racecheck")]
     compared = [
@@ -126,7 +126,7 @@ class Run:
         self.dir = program.parent
 
     def restore(self, archive):
-        """Takes over the results of the same program on the same card."""
+        """Takes over the results of the same program on the same GPU."""
         for result in results(archive):
             same = result.get("build") == self.build and result.get("card") == self.card
             if same and result.get("outcome") in KEPT:
@@ -152,7 +152,7 @@ class Run:
         return [sys.executable, str(BENCH / script), *rest, "--json", str(report)], None
 
     def run(self, one):
-        """Runs a part where its time is left, and keeps its result."""
+        """Runs a part if enough time is left, and keeps its result."""
         begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         result = dict(slice=one.name, build=self.build, card=self.card, args=one.args, begun=begun)
         command, lacks = self.command(one, self.dir / "report.json")
@@ -184,7 +184,7 @@ class Run:
         if blocking:
             environment["CUDA_LAUNCH_BLOCKING"] = "1"
         begun = time.monotonic()
-        # Files and no pipes: what a child leaves behind keeps nobody waiting.
+        # Files instead of pipes: a process that a child leaves behind would keep a pipe open.
         with open(stdout, "wb") as out, open(stderr, "wb") as err:
             try:
                 child = subprocess.Popen(
@@ -262,8 +262,8 @@ class Run:
 
 
 def wait(child, limit):
-    """Waits until a process has ended or its time is over: its exit code, None if it does not even let itself be
-    killed, and if it was late. Ends its whole group."""
+    """Waits until a process has ended or its time is over, and ends its whole group. Returns its exit code, or None if
+    SIGKILL did not end it, and True if it was late."""
     late = False
     try:
         child.wait(limit)
@@ -271,7 +271,7 @@ def wait(child, limit):
         late = True
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            # What a part that ended by itself left behind is killed at once.
+            # Processes that a part left behind when it ended by itself are killed at once.
             if number == signal.SIGKILL or late or child.poll() is None:
                 try:
                     os.killpg(child.pid, number)

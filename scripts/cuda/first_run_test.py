@@ -1,4 +1,4 @@
-"""`first_run.py` with real processes that succeed, fail, crash, hang and leave others behind, and without a GPU.
+"""Tests of `first_run.py` with real processes that succeed, fail, crash, hang and leave others behind, without a GPU.
 
     python3 scripts/cuda/first_run_test.py
 """

@@ -1,4 +1,4 @@
-"""What `first_run.py` needs to know about a machine: its card, its CUDA libraries, and its tools.
+"""Description of a machine for `first_run.py`: its GPU, its CUDA libraries, and its tools.
 
     python3 scripts/cuda/machine.py          # prints the LD_LIBRARY_PATH with which our programs find CUDA
 """
@@ -19,7 +19,7 @@ PACKAGES = ("torch", "transformers", "vllm", "sglang", "nvidia-cublas", "nvidia-
 
 
 def said(command, seconds=30):
-    """What a command prints, or why it prints nothing."""
+    """Returns the output of a command, or the reason why it failed to run."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
@@ -39,7 +39,7 @@ def card():
 
 
 def newest():
-    """The newest generation of CUDA that the driver supports, 13 where nobody says."""
+    """The newest generation of CUDA that the driver supports; 13 if the driver does not say."""
     found = re.search(r"CUDA Version: *(\d+)", said(["nvidia-smi"])) if shutil.which("nvidia-smi") else None
     return int(found[1]) if found else 13
 

@@ -8,7 +8,7 @@ nvrtc = ctypes.CDLL(library)
 
 
 def text(size, read):
-    """What NVRTC has to say through a pair of functions."""
+    """Returns a text of NVRTC. `size` and `read` name the functions that return its size and its content."""
     length = ctypes.c_size_t()
     getattr(nvrtc, size)(program, ctypes.byref(length))
     buffer = ctypes.create_string_buffer(length.value)

@@ -9,6 +9,8 @@ if [ $# -ne 2 ]; then
     echo "usage: $0 PROGRAM FOLDER" >&2
     exit 2
 fi
+# Without objdump, every program would look static.
+command -v objdump >/dev/null || { echo "objdump is missing: install binutils" >&2; exit 1; }
 program=$(realpath "$1")
 mkdir -p "$2"
 out=$(realpath "$2")
@@ -16,10 +18,10 @@ cd "$(dirname "$0")/../.."
 
 version=$("$program" --version | cut -d' ' -f2)
 arch=$(dpkg --print-architecture)
-# The oldest C library that has every function which the program calls.
+# Version of the oldest C library that has every function that the program calls.
 glibc=$(objdump -T "$program" 2>/dev/null | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1 | cut -d_ -f2 || true)
 libraries=
-# A program of static.sh needs none.
+# A program built by static.sh needs no C library.
 if [ -n "$glibc" ]; then
     libraries="libc6 (>= $glibc), libstdc++6, "
 fi

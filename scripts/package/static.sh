@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds programs without dynamic libraries, for any Linux of this machine's architecture: glibc, libstdc++ and the allocator are
-# linked in. They have no CUDA, whose libraries are loaded at run time. docs/serving.md says what else they lack.
+# Builds programs without dynamic libraries, for any Linux of this machine's architecture: glibc, libstdc++ and the
+# allocator are linked in. They have no CUDA, whose libraries are loaded at run time. docs/serving.md says what else
+# they lack.
 #
 #   scripts/package/static.sh dist                     # waymark
 #   scripts/package/static.sh dist waymark train
@@ -15,7 +16,7 @@ shift
 programs=("${@:-waymark}")
 cd "$(dirname "$0")/../.."
 
-# With a target, build scripts and macros of the compiler stay dynamic, as they must.
+# With --target, the flags do not apply to build scripts and procedural macros, which must stay dynamic.
 target=$(rustc -vV | sed -n 's/^host: //p')
 bins=()
 for program in "${programs[@]}"; do

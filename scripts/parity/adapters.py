@@ -52,7 +52,7 @@ def adapters_of(name):
 
 
 def stir(model, generator):
-    """Gives everything that is trained random values of about the size that training leads to."""
+    """Sets every trained parameter to random values of about the size that training leads to."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue

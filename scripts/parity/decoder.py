@@ -28,7 +28,7 @@ MADE_BY = {
 
 
 def randomise(model, generator):
-    """Weights with outputs of unit size, so that every part of the computation shows in the logits."""
+    """Sets random weights with outputs of unit size, so that every part of the computation shows in the logits."""
     for name, parameter in model.named_parameters():
         shape = parameter.shape
         noise = torch.randn(shape, generator=generator)
@@ -53,7 +53,7 @@ def tokens_of(length, vocab, generator):
 
 
 def expect(model, path, vocab, generator):
-    """Logits in full at a few positions of a short and of a long sequence."""
+    """Saves the full logits at a few positions of a short and of a long sequence."""
     tensors = {}
     for case, (length, positions) in enumerate([(7, [0, 3, 6]), (75, [15, 16, 40, 74])]):
         tokens = tokens_of(length, vocab, generator)
@@ -98,7 +98,7 @@ def tiny():
 
 
 def adapters(base, generator):
-    """Two adapters of the tiny Qwen3: every projection with plain scaling; two projections, rank-stabilised."""
+    """Two adapters of the tiny Qwen3: every projection with plain scaling; two projections, rank-stabilized."""
     import copy
 
     import peft
@@ -124,7 +124,7 @@ def adapters(base, generator):
 
 
 def rope():
-    """Frequencies under every scaling, for head size 64."""
+    """Saves the rotary frequencies under every scaling, for head size 64."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     scalings = {

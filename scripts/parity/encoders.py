@@ -75,7 +75,7 @@ def byte_pairs(first, last, pad, unknown, normalizer=None, split=None, pair=None
 
 
 def unigram():
-    """XLM-R's tokenizer, but for its table of normalizations."""
+    """XLM-R's tokenizer, without its table of normalizations."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -87,7 +87,7 @@ def unigram():
 
 
 def wrapped(tokenizer, first, last, pad, unknown, pair=None):
-    """A tokenizer of transformers that puts the text between its special tokens, and so pairs if `pair` is their template."""
+    """Returns a tokenizer that adds the special tokens to texts, and to pairs if `pair` is their template."""
     ends = [(token, tokenizer.token_to_id(token)) for token in (first, last) if token]
     start = f"{first} " if first else ""
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -1,4 +1,4 @@
-"""Makes the fixtures of families with experts that models/tests/decoder_experts.rs and gradient_experts.rs compare with.
+"""Makes the fixtures of families with experts for models/tests/decoder_experts.rs and gradient_experts.rs.
 
     pip install "mlx[cpu]" mlx-lm numpy safetensors gguf
     python3 scripts/parity/experts.py

@@ -4,9 +4,9 @@
     python3 scripts/parity/families.py
 
 The logits are computed here, with numpy in double precision, from the formulas of each family's `modeling_*.py` in
-`transformers`, with which by_transformers.py compares them. As a check by other hands, every family is also computed by
-mlx-lm, in single precision, with the features that mlx-lm implements; the script stops where the two differ. GGUF files have the names of
-the package `gguf` and the row order, offsets and metadata of llama.cpp's `convert_hf_to_gguf.py`.
+`transformers`; by_transformers.py compares them with it. As an independent check, every family is also computed by
+mlx-lm, in single precision, with the features that mlx-lm implements; the script stops where the two differ. GGUF files
+have the names of the package `gguf` and the row order, offsets and metadata of llama.cpp's `convert_hf_to_gguf.py`.
 """
 
 import importlib
@@ -116,7 +116,7 @@ def tensors_of(config, generator):
 
 
 class Reference:
-    """A decoder in double precision. `features` are those that differ from Llama's."""
+    """Decoder in double precision, with the features in which the families differ from Llama."""
 
     def __init__(self, config, tensors):
         self.config = config
@@ -215,8 +215,8 @@ class Reference:
 
 
 def check_with_mlx(name, config, tensors, tokens, logits):
-    """Compares with mlx-lm, whose Phi-3 and Gemma 2 have no windows, whose Llama needs a layer without one, and whose
-    LongRoPE has the long factors alone."""
+    """Compares the logits with mlx-lm. Its Phi-3 and Gemma 2 have no windows, its Llama needs a layer without a window,
+    and its LongRoPE has only the long factors."""
     import mlx.core as mx
     from mlx.utils import tree_unflatten
 

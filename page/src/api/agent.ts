@@ -1,4 +1,4 @@
-// One question at `/v1/agent`, as a stream that is taken up again when its connection breaks.
+// One question at `/v1/agent`, as a stream that is resumed when its connection breaks.
 import { Refused, Unreachable, call, post } from "./client";
 import { messages } from "./sse";
 import type { AgentEvent } from "./types";
@@ -11,11 +11,11 @@ export interface Asked {
   mode: string;
   k: number | null;
   seed: number | null;
-  // False for a policy that only talks and refuses options of searches.
+  // False for a policy that does not search. It refuses the options of searches.
   searches: boolean;
 }
 
-// Attempts to take a broken stream up again, and the pauses before them in milliseconds.
+// Pauses before the attempts to resume a broken stream, in milliseconds. Their number limits the attempts in a row.
 const PAUSES = [300, 1000, 2500, 5000];
 
 export const BROKEN = "The connection to the server was lost before the answer was complete.";
@@ -53,7 +53,7 @@ export async function* runAgent(asked: Asked, signal: AbortSignal): AsyncGenerat
   }
 }
 
-// A server that holds too many resumable streams still answers one that cannot be resumed.
+// Starts a stream. A server without room for another resumable stream still accepts one that cannot be resumed.
 async function start(body: Record<string, unknown>, signal: AbortSignal): Promise<Response> {
   try {
     return await post("/v1/agent", { ...body, resumable: true }, signal);

@@ -1,9 +1,9 @@
 // Requests to the server the page came from, and to no other.
 import { signal } from "@preact/signals";
 
-// Kept in the memory of this page alone, and forgotten with it.
+// API key. It is kept only in the memory of this page.
 export const key = signal("");
-// True once the server has refused a request for want of a key.
+// True after the server refused a request with status 401.
 export const keyWanted = signal(false);
 
 export class Refused extends Error {
@@ -46,7 +46,7 @@ async function refusal(response: Response): Promise<Refused> {
     if (error?.message) message = String(error.message);
     code = String(error?.code ?? "");
   } catch {
-    // No JSON: the status has to do.
+    // The body is not JSON, so the message names the status alone.
   }
   return new Refused(response.status, code, message, response.headers.get("x-request-id"));
 }
@@ -64,7 +64,7 @@ export function post(path: string, body: unknown, signal?: AbortSignal): Promise
   return call(path, { method: "POST", headers, body: JSON.stringify(body), signal });
 }
 
-// An id in a path keeps its slashes: the server takes both forms, proxies often not the encoded one.
+// An ID in a path keeps its slashes: the server accepts both forms, but many proxies reject encoded slashes.
 export const inPath = (id: string) => id.split("/").map(encodeURIComponent).join("/");
 
 // Error in words for a person.

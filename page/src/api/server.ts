@@ -16,21 +16,21 @@ export const trouble = signal("");
 // A page that was saved as a file has no server.
 export const offline = location.protocol === "file:" || document.getElementById("run") !== null;
 
-// Models that are listed beside the policies and answer nothing.
+// Protocols of listed models that are not policies and answer no questions.
 const ENCODERS = ["embedding", "rerank"];
 
 export const searches = (protocol: string) => !["plain", "verbatim", ...ENCODERS].includes(protocol);
 export const policies = computed(() => models.value.filter((model) => !ENCODERS.includes(model.protocol)));
 export const policyNamed = (name: string) => policies.value.find((model) => model.id === name);
 
-// The policy to begin with: the first that can answer here.
+// Default policy. Policies that can answer here come first, and loaded policies before built-in ones.
 export const firstPolicy = computed(() => {
   const able = indexState.value === "none" ? policies.value.filter((one) => !searches(one.protocol)) : policies.value;
   const trained = able.filter((one) => searches(one.protocol) && !BUILT_IN.has(one.id));
   return trained[0] ?? able.find((one) => searches(one.protocol)) ?? able[0] ?? policies.value[0];
 });
 
-// Every server has these; a policy that was loaded beside them is the one meant.
+// Policies that every server has.
 const BUILT_IN = new Set(["plain", "routerag", "search-r1", "path-router", "graphrag-r1", "tearag", "evo-rag", "verbatim"]);
 
 export async function discover(): Promise<void> {

@@ -1,4 +1,4 @@
-// What one can do with an answer.
+// Actions on an answer: copy, share, retry, compare and give feedback.
 import { useSignal } from "@preact/signals";
 import { explain } from "../api/client";
 import { offline } from "../api/server";
@@ -54,8 +54,9 @@ function Feedback({ live }: { live: Live }) {
   );
 }
 
-// Pages that came without TLS from another machine have no clipboard: a hidden field does it there.
+// Copies a text. A page served without TLS by another machine has no clipboard API and copies from a temporary field.
 async function copy(text: string, done: string): Promise<void> {
+  let copied = true;
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -63,10 +64,10 @@ async function copy(text: string, done: string): Promise<void> {
     field.value = text;
     document.body.append(field);
     field.select();
-    document.execCommand("copy");
+    copied = document.execCommand("copy");
     field.remove();
   }
-  say(done);
+  say(copied ? done : "The browser does not allow copying.");
 }
 
 async function shareLink(live: Live): Promise<void> {
@@ -80,10 +81,7 @@ async function shareLink(live: Live): Promise<void> {
 
 async function shareFile(live: Live): Promise<void> {
   try {
-    const page = offline
-      ? new Blob(["<!doctype html>\n", document.documentElement.outerHTML], { type: "text/html" })
-      : await fileOf(live.run);
-    download(fileName(live.run) + ".html", page);
+    download(fileName(live.run) + ".html", await fileOf(live.run));
   } catch (error) {
     say(explain(error));
   }

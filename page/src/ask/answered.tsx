@@ -1,4 +1,4 @@
-// One question and its answer: the answer first, then the way to it.
+// One question and its answer: the answer first, then the steps to it.
 import { useSignal } from "@preact/signals";
 import type { Live } from "../run/live";
 import type { View } from "../run/run";
@@ -94,7 +94,7 @@ function AnswerText({ live, view, sources, running }: Props) {
   );
 }
 
-// Why there is no answer, or no whole one, and what to do.
+// Explains why the answer is missing or incomplete, and what to do.
 function Trouble({ live, view, running, last }: { live: Live; view: View; running: boolean; last: boolean }) {
   if (running) return null;
   const again = last && !live.run.foreign ? " You can try again below." : "";

@@ -1,4 +1,4 @@
-// The field for a question, and the quiet row of what it is asked with.
+// Field for a question, with its options below.
 import { useEffect, useRef } from "preact/hooks";
 import { connection, firstPolicy, indexState, index, policies, policyNamed, searches } from "../api/server";
 import { Icon } from "../shell/icon";
@@ -48,7 +48,7 @@ const MODES = [
   { value: "hybrid", title: "words, meaning and graph" },
 ];
 
-// Number of passages that was typed, within what the server takes.
+// Number of passages that was typed, at most 200, which is the most that the server accepts; null if there is none.
 export function passagesIn(typed: string): number | null {
   const k = Math.floor(Number(typed));
   return k >= 1 ? Math.min(200, k) : null;

@@ -5,6 +5,7 @@ import { Live } from "../run/live";
 import type { Run, Settings } from "../run/run";
 import { load, save } from "../store/history";
 import { go, route } from "../shell/route";
+import { say } from "../shell/toast";
 import { card } from "./card-state";
 
 export interface Shown { id: string; lives: Live[] }
@@ -18,10 +19,15 @@ export const draft = signal("");
 
 export const chosenModel = () => policyNamed(settings.value.model)?.id ?? firstPolicy.value?.id ?? "";
 
-export function newConversation(): void {
-  for (const live of conversation.value.lives) live.stop();
+// Shows another conversation. The run of the one before is stopped.
+function show(next: Shown): void {
+  for (const live of conversation.peek().lives) live.stop();
   card.value = null;
-  conversation.value = { id: newId(), lives: [] };
+  conversation.value = next;
+}
+
+export function newConversation(): void {
+  show({ id: newId(), lives: [] });
   draft.value = "";
 }
 
@@ -48,7 +54,7 @@ export async function ask(question: string): Promise<void> {
   await follow(live, next);
 }
 
-// The last question once more, with what is set now.
+// Asks a question again with the current settings, and replaces its run.
 export async function retry(live: Live): Promise<void> {
   if (isRunning()) return;
   const shown = conversation.value;
@@ -59,13 +65,15 @@ export async function retry(live: Live): Promise<void> {
 }
 
 async function follow(live: Live, shown: Shown): Promise<void> {
-  const saving = setInterval(() => void keep(shown), 3000);
+  // A follow-up may be asked while the facts of this run are still fetched.
+  const latest = () => (conversation.value.id === shown.id ? conversation.value : shown);
+  const saving = setInterval(() => void keep(latest()), 3000);
   void keep(shown);
   try {
     await live.perform();
   } finally {
     clearInterval(saving);
-    await keep(conversation.value.id === shown.id ? conversation.value : shown);
+    await keep(latest());
   }
 }
 
@@ -75,25 +83,30 @@ export function stop(): void {
   for (const live of conversation.value.lives) live.stop();
 }
 
-// A run out of a file or a link, as a conversation of its own.
+// Opens a run from a file, a link or a trace as a conversation of its own.
 export function openRun(run: Run): void {
   newConversation();
   conversation.value = { id: newId(), lives: [new Live(run)] };
   go("ask", "", true);
 }
 
-// The address names a conversation: it is fetched from the history.
+// Opens a conversation of the history, or an empty one if the history has none of this ID.
+async function reopen(id: string): Promise<void> {
+  const kept = await load(id);
+  // The user may have gone elsewhere meanwhile, or there and back.
+  if (route.peek().name !== "ask" || route.peek().rest !== id || conversation.peek().id === id) return;
+  if (!kept) {
+    show({ id: newId(), lives: [] });
+    say("This conversation is not kept in this browser.");
+    return;
+  }
+  // A run that was going on when the page was closed ended with it.
+  for (const run of kept.runs) if (run.took === null) Object.assign(run, { took: run.events.at(-1)?.at ?? 0, stopped: true });
+  show({ id: kept.id, lives: kept.runs.map((run) => new Live(run)) });
+}
+
+// Loads the conversation that the address names from the history.
 effect(() => {
   const { name, rest } = route.value;
-  if (name !== "ask") return;
-  if (rest && rest !== conversation.peek().id) {
-    void load(rest).then((kept) => {
-      if (!kept) return;
-      for (const live of conversation.peek().lives) live.stop();
-      card.value = null;
-      // A run that was going on when the page was closed ended with it.
-      for (const run of kept.runs) if (run.took === null) Object.assign(run, { took: run.events.at(-1)?.at ?? 0, stopped: true });
-      conversation.value = { id: kept.id, lives: kept.runs.map((run) => new Live(run)) };
-    });
-  }
+  if (name === "ask" && rest && rest !== conversation.peek().id) void reopen(rest);
 });

@@ -1,4 +1,4 @@
-// The way from the question to the answer in facts.
+// Path of facts from the question to the answer.
 import { Fragment } from "preact";
 import type { Run, View } from "../run/run";
 import { hopsOf } from "../run/hops";

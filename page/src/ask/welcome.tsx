@@ -46,7 +46,7 @@ function Indexed() {
   );
 }
 
-// What keeps the server from answering, and what to do about it.
+// Explains why the server cannot answer, and what to do about it.
 function Obstacle() {
   if (keyWanted.value) return null;
   if (connection.value === "down" || trouble.value) {

@@ -1,5 +1,5 @@
 // The view Compare: two policies, modes or adapters side by side on one question.
-import { policies, policyNamed, searches, firstPolicy, index } from "../api/server";
+import { policies, policyNamed, searches, index } from "../api/server";
 import { doing } from "../ask/answered";
 import { PassageCard } from "../ask/card";
 import { Citation } from "../ask/citation";
@@ -13,7 +13,7 @@ import { sourcesOf } from "../run/sources";
 import { Icon } from "../shell/icon";
 import { Markdown } from "../text/markdown";
 import { mark } from "../text/markers";
-import { compare, lives, question, running, sides, stop } from "./state";
+import { compare, lives, question, running, settingsOf, sides, stop } from "./state";
 
 export function Compare() {
   const send = (event: Event) => {
@@ -60,7 +60,7 @@ function SideOptions({ at, name }: { at: 0 | 1; name: string }) {
     next[at] = { ...side, ...part };
     sides.value = next;
   };
-  const chosen = side.model || firstPolicy.value?.id || "";
+  const { model: chosen, mode } = settingsOf(side);
   const searching = searches(policyNamed(chosen)?.protocol ?? "");
   const modes = ["passage", "graph", "hybrid"].filter((mode) => !index.value || index.value.modes.includes(mode));
   return (
@@ -76,7 +76,7 @@ function SideOptions({ at, name }: { at: 0 | 1; name: string }) {
         <>
           <label>
             <span>Search</span>
-            <select value={side.mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
+            <select value={mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
               <option value="">policy’s choice</option>
               {modes.map((mode) => <option value={mode}>{{ passage: "words and meaning", graph: "graph", hybrid: "words, meaning and graph" }[mode]}</option>)}
             </select>
@@ -121,13 +121,21 @@ const ROWS: { title: string; of: (live: Live) => number; show: (value: number) =
   { title: "Sources", of: (live) => sourcesOf(live.view.value).length, show: String, least: false },
 ];
 
+// The answer of a run that was neither stopped nor broken off.
+const answerOf = ({ run, view }: Live) => (run.stopped || view.value.failure ? "" : view.value.answer.trim());
+
+function verdict(a: string, b: string): string {
+  if (!a && !b) return "Neither gives a complete answer.";
+  if (!a || !b) return "Only " + (a ? "A" : "B") + " gives a complete answer.";
+  return a === b ? "Both give the same answer." : "The answers differ.";
+}
+
 function Figures() {
   const [a, b] = lives.value;
   if (!a || !b || running() || !a.view.value.over || !b.view.value.over) return null;
-  const same = a.view.value.answer.trim() === b.view.value.answer.trim();
   return (
     <div class="figures">
-      <p><strong>{same ? "Both give the same answer." : "The answers differ."}</strong></p>
+      <p><strong>{verdict(answerOf(a), answerOf(b))}</strong></p>
       <table>
         <thead><tr><th scope="col"><span class="hidden">Figure</span></th><th scope="col">A</th><th scope="col">B</th></tr></thead>
         <tbody>

@@ -1,6 +1,6 @@
-// What is compared: one question, asked with two settings.
+// State of the comparison: one question, asked with two settings.
 import { signal } from "@preact/signals";
-import { firstPolicy } from "../api/server";
+import { firstPolicy, index } from "../api/server";
 import { Live } from "../run/live";
 import type { Settings } from "../run/run";
 
@@ -10,6 +10,13 @@ export const sides = signal<[Settings, Settings]>([
   { model: "", mode: "graph", k: null },
 ]);
 export const lives = signal<(Live | null)[]>([null, null]);
+
+// Settings that a side is asked with: the first policy where none is chosen, and the policy's choice in place of a kind of
+// search that the index does not have.
+export function settingsOf(side: Settings): Settings {
+  const known = !index.value || index.value.modes.includes(side.mode);
+  return { ...side, model: side.model || firstPolicy.value?.id || "", mode: known ? side.mode : "" };
+}
 
 export function compareWith(text: string): void {
   question.value = text;
@@ -25,7 +32,7 @@ export function stop(): void {
 export async function compare(): Promise<void> {
   const text = question.value.trim();
   if (!text || running()) return;
-  const both = sides.value.map((side) => Live.ask(text, { ...side, model: side.model || firstPolicy.value?.id || "" }, []));
+  const both = sides.value.map((side) => Live.ask(text, settingsOf(side), []));
   lives.value = both;
   await Promise.all(both.map((live) => live.perform()));
 }

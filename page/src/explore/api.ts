@@ -39,7 +39,9 @@ export const search = (q: string, signal?: AbortSignal) =>
 export const neighbors = (kind: NodeKind, id: string, limit: number, signal?: AbortSignal) =>
   get<Neighbors>("/v1/index/neighbors?" + kind + "=" + encodeURIComponent(id) + "&limit=" + limit, signal);
 
-export const passage = (id: string, limit = 20) => get<IndexPassage>("/v1/index/passages/" + inPath(id) + "?limit=" + limit);
+// A passage with a page of its facts: the first 20, and at most 100 after `offset` others.
+export const passage = (id: string, offset: number, signal?: AbortSignal) =>
+  get<IndexPassage>("/v1/index/passages/" + inPath(id) + "?limit=" + (offset ? 100 : 20) + "&offset=" + offset, signal);
 
 export const documents = (after: string) =>
   get<Listed>("/v1/documents?limit=20" + (after ? "&after=" + encodeURIComponent(after) : ""));
@@ -57,7 +59,7 @@ export async function change(documents: Upload[], remove: string[], tell: (statu
   }
 }
 
-// What keeps a view from working, in words for the person who may change it.
+// Explains an error of a view to the user, with the setting or the scope that is missing.
 export function reason(error: unknown, scope: string): string {
   if (error instanceof Refused && error.code === "not_configured") return "This server has no index. Start it with --index, see the page Ask.";
   if (error instanceof Refused && error.status === 403 && error.code === "insufficient_scope") return "Your API key lacks the scope “" + scope + "” that this needs.";

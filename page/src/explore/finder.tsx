@@ -10,10 +10,13 @@ export function Finder() {
   const found = useSignal<Found | null>(null);
   const failure = useSignal("");
   const asking = useRef<{ timer: number; controller: AbortController | null }>({ timer: 0, controller: null });
-  const look = (text: string) => {
-    typed.value = text;
+  const cancel = () => {
     clearTimeout(asking.current.timer);
     asking.current.controller?.abort();
+  };
+  const look = (text: string) => {
+    typed.value = text;
+    cancel();
     if (!text.trim()) {
       found.value = null;
       return;
@@ -30,6 +33,7 @@ export function Finder() {
     }, 160);
   };
   const choose = (node: IndexNode) => {
+    cancel();
     found.value = null;
     typed.value = node.label || node.id;
     void find(node.kind, node.id);

@@ -1,12 +1,12 @@
-// What is known of a chosen point: its neighbors, and of a passage its text and facts.
-import { useEffect } from "preact/hooks";
+// Details of a chosen point: neighbors of a phrase, or text and facts of a passage.
+import { useEffect, useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { count } from "../run/query";
 import { ask, newConversation } from "../ask/conversation";
 import { policies } from "../api/server";
 import { go } from "../shell/route";
-import { type IndexEdge, type IndexPassage, type NodeKind, keyOf, passage, reason } from "./api";
-import { opened } from "./state";
+import { type IndexEdge, type IndexPassage, type NodeKind, type Stated, keyOf, passage, reason } from "./api";
+import { isExpandable, opened } from "./state";
 
 type Open = (kind: NodeKind, id: string) => Promise<void>;
 
@@ -30,7 +30,8 @@ function NeighborList({ kind, id, open }: { kind: NodeKind; id: string; open: Op
   return (
     <>
       <ul class="neighbors">{known.edges.map((edge) => <li key={keyOf(edge.node)}><Neighbor edge={edge} open={open} /></li>)}</ul>
-      {known.has_more && <button onClick={() => void open(kind, id)}>Show more of {known.total}</button>}
+      {isExpandable(known) && <button onClick={() => void open(kind, id)}>Show more of {known.total}</button>}
+      {known.has_more && !isExpandable(known) && <p class="dim">The closest {known.edges.length} of {known.total} are shown.</p>}
     </>
   );
 }
@@ -49,17 +50,23 @@ function Neighbor({ edge, open }: { edge: IndexEdge; open: Open }) {
 export function PassagePanel({ id, open }: { id: string; open: Open }) {
   const found = useSignal<IndexPassage | null>(null);
   const failure = useSignal("");
-  const read = async (limit: number) => {
+  const reading = useRef<AbortController | null>(null);
+  const read = async (known: Stated[]) => {
+    reading.current?.abort();
+    const controller = reading.current = new AbortController();
     try {
-      found.value = await passage(id, limit);
+      const page = await passage(id, known.length, controller.signal);
+      found.value = { ...page, triples: { ...page.triples, data: [...known, ...page.triples.data] } };
       failure.value = "";
     } catch (error) {
-      failure.value = reason(error, "infer");
+      if (!controller.signal.aborted) failure.value = reason(error, "infer");
     }
   };
   useEffect(() => {
     found.value = null;
-    void read(20);
+    failure.value = "";
+    void read([]);
+    return () => reading.current?.abort();
   }, [id]);
   const shown = found.value;
   if (failure.value) return <p class="bad">{failure.value}</p>;
@@ -83,7 +90,7 @@ export function PassagePanel({ id, open }: { id: string; open: Open }) {
           </li>
         ))}
       </ul>
-      {shown.triples.has_more && <button onClick={() => void read(100)}>Show more</button>}
+      {shown.triples.has_more && <button onClick={() => void read(shown.triples.data)}>Show more</button>}
     </>
   );
 }

@@ -1,7 +1,7 @@
 // The part of the index's graph that is on the screen.
 import { signal } from "@preact/signals";
 import Graph from "graphology";
-import { examples, index } from "../api/server";
+import { index } from "../api/server";
 import { get } from "../api/client";
 import { type IndexEdge, type IndexNode, type NodeKind, type Neighbors, keyOf, neighbors, reason } from "./api";
 
@@ -14,7 +14,7 @@ export const note = signal("");
 // Counts changes of the graph, for its drawing.
 export const version = signal(0);
 
-// Neighbors that a click brings in, and those that the next click on the same node adds.
+// Number of neighbors that the first click on a node fetches. Each further click adds twice as many, up to `MOST`.
 const FIRST = 16;
 const MOST = 200;
 
@@ -35,7 +35,7 @@ export async function startAt(start: string): Promise<void> {
   else if (!graph.order) await begin();
 }
 
-// Something to look at before anybody searched: the neighborhood of what the first example question is about.
+// Draws something before the first search: the neighborhood of the subject of the first example question.
 async function begin(): Promise<void> {
   try {
     const { data } = await get<{ data: { facts: { subject: string }[]; passage?: { id: string } }[] }>("/v1/index/questions?limit=1");
@@ -44,23 +44,25 @@ async function begin(): Promise<void> {
     if (subject && index.value?.graph) await expand("phrase", subject, true);
     else if (first?.passage) await expand("passage", first.passage.id, true);
   } catch {
-    // The person will search.
+    // The graph stays empty until the user searches.
   }
-  void examples;
 }
 
-// Begins anew with a node that was searched for, unless it is drawn already.
+// Opens a node that was searched for. A node that is not drawn yet starts a new graph.
 export async function find(kind: NodeKind, id: string): Promise<void> {
   if (!graph.hasNode(keyOf({ kind, id }))) reset();
   await expand(kind, id);
 }
+
+// True if a further click on a node brings in more neighbors.
+export const isExpandable = ({ has_more, edges }: Neighbors) => has_more && edges.length < MOST;
 
 export async function expand(kind: NodeKind, id: string, quiet = false): Promise<void> {
   const key = keyOf({ kind, id });
   if (!quiet) selected.value = { kind, id };
   failure.value = "";
   const known = opened.value[key];
-  if (known && !known.has_more) return;
+  if (known && !isExpandable(known)) return;
   try {
     const found = await neighbors(kind, id, Math.min(MOST, known ? known.edges.length + FIRST * 2 : FIRST));
     if (snapshot !== null && found.snapshot !== snapshot) note.value = "The index was changed meanwhile: what is drawn mixes two versions.";

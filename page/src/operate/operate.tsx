@@ -1,4 +1,4 @@
-// The view Operate: the state of the engine now, and how it was the last minutes.
+// The view Operate: state of the engine now and in the last minutes.
 import { useEffect } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { Refused, explain, get } from "../api/client";
@@ -63,7 +63,7 @@ function State({ now, sampler, stale }: { now: Load; sampler: Sampler; stale: bo
   return (
     <div class={stale ? "stale" : ""}>
       <p class="lead">
-        {PHASES[now.phase] ?? now.phase}, for {duration(now.seconds)}
+        {PHASES[now.phase] ?? now.phase}, {now.phase === "serving" ? "for" : "after"} {duration(now.seconds)}
         {searched && <> · version {searched.snapshot} of the index, {searched.passages.toLocaleString("en-US")} passages{index.value ? ", " + bytesInWords(index.value.bytes) : ""}</>}
       </p>
       <div class="charts">

@@ -1,4 +1,4 @@
-// The last minutes of the engine's load, and rates out of its growing totals.
+// Samples of the engine's load in the last minutes, and rates computed from its totals.
 
 export interface Load {
   phase: string;
@@ -21,7 +21,7 @@ export class Sampler {
   private readonly kept: Load[] = [];
 
   take(load: Load): void {
-    // A clock that went back belongs to a server that was started anew.
+    // If the uptime decreased, the server was restarted.
     if (this.last && load.seconds < this.last.seconds) this.kept.length = 0;
     this.kept.push(load);
     if (this.kept.length > MOST) this.kept.shift();
@@ -43,7 +43,7 @@ export class Sampler {
     });
   }
 
-  // Mean of the last seconds, so that the figure can be read.
+  // Mean of the last four rates, so that the figure is steady enough to read.
   rate(of: (load: Load) => number): number {
     const last = this.rates(of).slice(-4);
     return last.length ? last.reduce((sum, rate) => sum + rate, 0) / last.length : 0;

@@ -1,4 +1,4 @@
-// A recorded run once more, over an index in which some passages are not found.
+// Replay of a recorded run over an index without some of its passages.
 import { Refused, explain, inPath, send } from "../api/client";
 import type { Replay } from "../api/types";
 

@@ -1,4 +1,4 @@
-// The way from the question to the answer, told in facts: "Don Giovanni → composed by → Mozart → born in → Salzburg".
+// Path of facts from the question to the answer: "Don Giovanni → composed by → Mozart → born in → Salzburg".
 import type { Triple } from "../api/types";
 import type { Run, View } from "./run";
 import { usedPassages } from "./sources";
@@ -29,7 +29,7 @@ export function hopsOf(run: Run, view: View): Hop[] {
   const inAnswer = (name: string) => name.length > 2 && placeOf(name.split(" "), answer) >= 0 && !inQuestion(name);
   const starts = [...edges.keys()].filter((name) => name.length > 2 && inQuestion(name));
   // A start inside of another one ("don" in "don giovanni") would only tell less.
-  const longest = starts.filter((name) => !starts.some((other) => other !== name && other.includes(name)));
+  const longest = starts.filter((name) => !starts.some((other) => other !== name && placeOf(name.split(" "), other.split(" ")) >= 0));
   let best: Hop[] = [];
   for (const start of longest) {
     const way = search(edges, start, isAnswer) ?? search(edges, start, inAnswer);
@@ -38,7 +38,8 @@ export function hopsOf(run: Run, view: View): Hop[] {
   return best;
 }
 
-// Ways over passages that were used come first, then longer ones: they tell more of the question.
+// Score of a path. Facts of used passages count most; among equals a longer path wins, because it covers more of the
+// question.
 function worth(hops: Hop[], view: View): number {
   const used = usedPassages(view);
   return hops.length ? hops.filter((hop) => used.has(hop.passage)).length * 10 + hops.length : -1;

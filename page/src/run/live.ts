@@ -75,7 +75,8 @@ export class Live {
     return runChat(asked, said, stop);
   }
 
-  // A graph search's facts and first phrases are not among the events: the same search tells them.
+  // Fetches the facts and first phrases of the latest graph search, which are not among the events, by repeating the
+  // search with `explain`.
   private async explainWalk(): Promise<void> {
     const search = this.run && viewOf(this.run).searches.at(-1);
     if (!search || search.cached || search.error || !["graph", "hybrid"].includes(search.mode)) return;
@@ -87,11 +88,11 @@ export class Live {
         this.show();
       }
     } catch {
-      // The way is drawn without them.
+      // The graph is drawn without them.
     }
   }
 
-  // Facts of the passages that were used, which tell the way in words; then of a few more.
+  // Fetches the facts of at most 16 passages: first of the used ones, then of other hits.
   async addFacts(): Promise<void> {
     const view = viewOf(this.run);
     if (!view.searches.length) return;
@@ -103,7 +104,7 @@ export class Live {
         const { triples } = await get<{ triples: { data: Triple[] } }>("/v1/index/passages/" + inPath(id) + "?limit=100");
         this.run.facts[id] = triples.data.map(({ subject, relation, object }) => ({ subject, relation, object }));
       } catch {
-        // A document that is gone, or a server that does not tell: no facts.
+        // The document is gone, or the server does not return facts.
       }
     }));
     this.refresh();

@@ -1,4 +1,5 @@
-// The query of a turn in words: its text without the mark that names a mode, and that mode.
+// Queries, modes, numbers and durations in words. A policy may write the mode of a search before its query, as in
+// `[graph] …`.
 
 const MODES: Record<string, string> = {
   passage: "by words and meaning", graph: "along the graph", hybrid: "by words, meaning and the graph",

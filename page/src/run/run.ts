@@ -8,7 +8,7 @@ export interface Timed { at: number; event: AgentEvent }
 
 export interface Settings { model: string; mode: string; k: number | null }
 
-// What is kept, shared and opened again.
+// Run in the form in which it is stored, shared and opened again.
 export interface Run {
   format: typeof FORMAT;
   id: string;
@@ -49,7 +49,7 @@ export interface Search {
   // Number of results that were too large to be kept.
   leftOut: number;
   withdrawn: boolean;
-  // Place of the first search for the same; its own place if it is the first.
+  // Place of the first search with the same query and mode; its own place if it is the first.
   first: number;
 }
 
@@ -91,7 +91,8 @@ export function newRun(question: string, settings: Settings, before: Run["before
   };
 }
 
-// Deltas of the same kind are joined: a run is kept in pieces of sentences, not of tokens.
+// Records an event. Consecutive deltas of the same kind and turn are joined, so that a run does not keep an event per
+// token.
 export function record(run: Run, event: AgentEvent): void {
   const last = run.events.at(-1)?.event as { type?: string; turn?: number; text?: string } | undefined;
   const next = event as { type?: string; turn?: number; text?: string };

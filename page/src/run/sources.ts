@@ -3,7 +3,7 @@ import type { Hit, Passage } from "../api/types";
 import type { Search, View } from "./run";
 import { forms, slice } from "./words";
 
-// Title of a passage; parts of a long document, whose titles are the same, by their number.
+// Title of a passage. Parts of a long document share a title, so their number is added.
 export function titleOf({ id, title }: Passage): string {
   const part = /#(\d+)$/.exec(id);
   return title ? title + (part ? " · part " + part[1] : "") : id;
@@ -27,7 +27,7 @@ export function occurrences(view: View, id: string): Occurrence[] {
     .flatMap((search) => search.hits.filter((hit) => hit.passage.id === id).map((hit) => ({ search, hit })));
 }
 
-// Both are asked for by many parts of the page, and a view does not change.
+// Computed once per view, because many parts of the page use them and a view does not change.
 const sources = new WeakMap<View, Source[]>();
 const reads = new WeakMap<View, Map<string, number>>();
 
@@ -89,7 +89,7 @@ export function spokenOf(thought: string, hits: Hit[]): Hit[] {
   return hits.filter((_, index) => lengths[index] === longest);
 }
 
-// Number of words in a row that both have in common, at most.
+// Length of the longest run of words that both lists have in common.
 function longestRow(one: string[], other: string[]): number {
   let longest = 0;
   let before: number[] = [];

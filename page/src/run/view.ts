@@ -1,5 +1,5 @@
-// The state that a run's events lead to.
-import type { AgentEvent, SearchFinished } from "../api/types";
+// View of a run, computed from its events.
+import type { AgentEvent, Hit, SearchFinished } from "../api/types";
 import type { Run, Search, Turn, View } from "./run";
 
 const LIMITS: Record<string, string> = {
@@ -18,7 +18,7 @@ export function viewOf(run: Run): View {
     citations: [], usage: null, reason: "", failure: run.failure ?? "", over: run.took !== null,
   };
   for (const { at, event } of run.events) take(view, event, at);
-  // Policies leave spaces at the ends of what they write.
+  // Policies write spaces before the answer. A finished answer keeps them, because citations count from its start.
   view.answer = view.over ? view.answer : view.answer.trimStart();
   return view;
 }
@@ -39,6 +39,11 @@ function turnOf(view: View, number: number, at: number): Turn {
 }
 
 const text = (value: unknown) => (typeof value === "string" ? value : "");
+
+// The objects of a list, which in a run from outside may be anything.
+const objects = <T extends object>(list: T[] | undefined): T[] => (Array.isArray(list) ? list.filter((one) => typeof one === "object" && one !== null) : []);
+
+const withTexts = (hit: Hit): Hit => ({ ...hit, passage: { id: hit.passage.id, title: text(hit.passage.title), text: text(hit.passage.text) } });
 
 function take(view: View, event: AgentEvent, at: number): void {
   switch (event.type) {
@@ -94,7 +99,7 @@ function take(view: View, event: AgentEvent, at: number): void {
       view.over = true;
       view.reason = text(event.reason);
       view.usage = event.usage ?? null;
-      view.citations = Array.isArray(event.citations) ? event.citations : [];
+      view.citations = objects(event.citations);
       if (!view.answer && event.answer) view.answer = text(event.answer);
       break;
     case "failed":
@@ -108,7 +113,7 @@ function take(view: View, event: AgentEvent, at: number): void {
 
 const withArguments = (json: string) => (/^\s*(\{\s*\})?\s*$/.test(json) ? "." : " with " + json.trim() + ".");
 
-// An event that this page does not know, as of a newer server, is shown by its name.
+// Shows an unknown event, for example one of a newer server, by its name.
 function note(view: View, event: { type?: unknown }, at: number): void {
   const name = text(event.type).replaceAll("_", " ");
   if (name) turnOf(view, view.turns.at(-1)?.number ?? 1, at).notes.push({ kind: "other", text: name });
@@ -131,8 +136,8 @@ function found(view: View, turn: Turn, event: SearchFinished): void {
   const search = open ?? begin(view, turn, text(event.query), text(event.mode), null);
   search.done = true;
   search.mode = text(event.mode) || search.mode;
-  search.hits = (Array.isArray(event.hits) ? event.hits : []).filter((hit) => typeof hit?.passage?.id === "string");
-  search.triples = Array.isArray(event.triples) ? event.triples : [];
+  search.hits = objects(event.hits).filter((hit) => typeof hit.passage?.id === "string").map(withTexts);
+  search.triples = objects(event.triples);
   search.cached = event.cached === true;
   search.milliseconds = Number(event.milliseconds) || 0;
   search.snapshot = event.snapshot;

@@ -35,7 +35,7 @@ export function placeOf(part: string[], all: string[]): number {
 export interface Range { start: number; end: number }
 
 // Places in `text` of the words that support `claim`: the claim itself if the text states it, else its telling words in
-// the first sentence that holds all of them, else those anywhere in the text.
+// the sentence that holds most of them. Of equal sentences the first counts.
 export function support(claim: string, text: string): Range[] {
   const inText = words(text);
   const claimed = forms(claim);

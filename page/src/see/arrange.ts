@@ -21,7 +21,7 @@ export function rows(graph: PathGraph, arrangement: Arrangement): GraphNode[][][
   const bands = graph.widths.map((width, band) =>
     Array.from({ length: width }, (_, depth) => graph.nodes.filter((node) => node.band === band && node.depth === depth)));
   if (arrangement === "across") return [bands.flat()];
-  // As many columns in each row, so that they stand below each other.
+  // Every row gets the same number of columns, so that columns align.
   const most = Math.max(...graph.widths);
   return bands.map((band) => [...band, ...Array.from({ length: most - band.length }, () => [])]);
 }

@@ -1,5 +1,5 @@
-// The graph of an answer, out of its searches: query → facts → phrases → passages → next query or answer. A node is
-// there once, however often it was found.
+// Graph of an answer, built from its searches: query → facts → phrases → passages → next query or answer. A passage has
+// one node, however often it was found.
 import type { Hit } from "../api/types";
 import type { Run, Search, View } from "../run/run";
 import { readIn, sourcesOf, titleOf } from "../run/sources";
@@ -15,8 +15,6 @@ export interface GraphNode {
   band: number;
   depth: number;
   lit: boolean;
-  // Share of what its search's passages have together: the walk's mass, else the score.
-  share: number;
   search?: Search;
   hit?: Hit;
   times?: number;
@@ -44,7 +42,7 @@ export function graphOf(run: Run, view: View, expanded: ReadonlySet<number>): Pa
   for (const search of distinct) for (const hit of search.hits) lastSeen.set(hit.passage.id, read.get(hit.passage.id) ?? search.index);
   for (const search of distinct) {
     const times = view.searches.filter((one) => one.first === search.index).length;
-    const query = builder.node({ id: "q" + search.index, kind: "query", label: search.query, depth: 0, lit: false, share: 1, search, times });
+    const query = builder.node({ id: "q" + search.index, kind: "query", label: search.query, depth: 0, lit: false, search, times });
     leads(builder, view, { distinct, search, read, query, question: forms(run.question) });
     const here = new Set([...read].filter(([, at]) => at === search.index).map(([id]) => id));
     const between = ways(builder, run, search, here);
@@ -63,7 +61,6 @@ class Builder {
   node(node: Omit<GraphNode, "band">): GraphNode {
     const known = this.nodes.get(node.id);
     if (known) {
-      known.share += node.share;
       known.lit ||= node.lit;
       known.depth = Math.max(known.depth, node.depth);
       return known;
@@ -107,8 +104,8 @@ class Builder {
 
 interface Lead { distinct: Search[]; search: Search; read: Map<string, number>; query: GraphNode; question: string[] }
 
-// Links to a query from the used passage of an earlier search that names what is searched for: all of it, or a word that
-// the question does not have.
+// Links a query to the used passage of an earlier search that names what is searched for: the whole query, or a word of
+// it that the question does not have.
 function leads(builder: Builder, view: View, { distinct, search, read, query, question }: Lead): void {
   const asked = forms(search.query);
   const known = new Set(question);
@@ -117,7 +114,7 @@ function leads(builder: Builder, view: View, { distinct, search, read, query, qu
     const texts = earlier.hits.filter((hit) => read.get(hit.passage.id) === earlier.index).map((hit) => ({ hit, words: forms(hit.passage.title + " " + hit.passage.text) }));
     const from = texts.find(({ words }) => placeOf(asked, words) >= 0) ?? texts.find(({ words }) => fresh.some((form) => words.includes(form)));
     if (!from) continue;
-    // A search after which nothing was read lies beside the way.
+    // The edge to a search whose passages were not used is not lit.
     builder.edge("p" + from.hit.passage.id, query.id, 0.5, view.over && [...read.values()].includes(search.index), "led");
     return;
   }
@@ -128,6 +125,7 @@ const massOf = (search: Search) => (hit: Hit) => {
   return Math.max(0, walked ? hit.path.graph!.mass : Number(hit.score) || 0);
 };
 
+// Share of a hit in the mass of the graph walk, else in the sum of scores.
 const shares = (search: Search) => {
   const mass = massOf(search);
   const total = search.hits.reduce((sum, hit) => sum + mass(hit), 0) || 1;
@@ -141,7 +139,7 @@ function ways(builder: Builder, run: Run, search: Search, used: Set<string>): nu
   if (!walked.length) return 0;
   const lighted = walked.filter((hit) => used.has(hit.passage.id));
   const facts = (run.walks[search.index]?.facts ?? []).filter((fact) => fact.kept !== false).slice(0, 6);
-  // Ways to what was not used would only hide the way to what was.
+  // Paths to unused passages would only hide the paths to used ones.
   const shown = lighted.length ? lighted : walked.filter((hit) => hit.rank <= 2);
   const firsts = new Set(shown.map((hit) => hit.path.graph!.via![0].phrase));
   const stating = facts.filter((fact) => [fact.subject, fact.object].some((one) => firsts.has(one)));
@@ -155,13 +153,13 @@ function ways(builder: Builder, run: Run, search: Search, used: Set<string>): nu
     const fact = stating.find((one) => one.subject === via[0].phrase || one.object === via[0].phrase);
     if (fact) {
       const label = fact.subject + " " + fact.relation + " " + fact.object;
-      const node = builder.node({ id: "f" + search.index + label, kind: "fact", label, depth: 1, lit, share: share(hit) });
+      const node = builder.node({ id: "f" + search.index + label, kind: "fact", label, depth: 1, lit });
       builder.edge(from, node.id, share(hit), lit);
       from = node.id;
     }
     via.forEach(({ phrase }, index) => {
       const depth = 1 + lead + index;
-      const node = builder.node({ id: "w" + search.index + " " + phrase, kind: "phrase", label: phrase, depth, lit, share: share(hit) });
+      const node = builder.node({ id: "w" + search.index + " " + phrase, kind: "phrase", label: phrase, depth, lit });
       builder.edge(from, node.id, share(hit), lit);
       from = node.id;
     });
@@ -184,17 +182,17 @@ function passages(builder: Builder, search: Search, { used, lastSeen, all, depth
       hidden += here ? 1 : 0;
       continue;
     }
-    if (here) builder.node({ id, kind: "passage", label: titleOf(hit.passage), depth, lit, share: share(hit), search, hit });
+    if (here) builder.node({ id, kind: "passage", label: titleOf(hit.passage), depth, lit, search, hit });
     // A passage hangs on the last phrase of its way where that is shown.
     if (!builder.isReached(id, search.index)) builder.edge(query, id, share(hit), lit && here);
   }
   if (hidden) {
     const id = "m" + search.index;
-    builder.node({ id, kind: "more", label: hidden + " more that were not used", depth, lit: false, share: 0, search, hidden });
+    builder.node({ id, kind: "more", label: hidden + " more that were not used", depth, lit: false, search, hidden });
     builder.edge(query, id, 0, false);
   }
   if (search.done && !search.hits.length) {
-    builder.node({ id: "m" + search.index, kind: "more", label: search.error ? "the search failed" : "nothing found", depth, lit: false, share: 0, search, hidden: 0 });
+    builder.node({ id: "m" + search.index, kind: "more", label: search.error ? "the search failed" : "nothing found", depth, lit: false, search, hidden: 0 });
     builder.edge(query, "m" + search.index, 0, false);
   }
 }
@@ -204,6 +202,6 @@ function answer(builder: Builder, view: View): void {
   const text = view.answer.replace(/[#*`>|]+/g, " ").replace(/\s+/g, " ").trim();
   if (!text) return;
   builder.band = Math.max(0, builder.band - 1);
-  builder.node({ id: "a", kind: "answer", depth: builder.width(), label: text.length > 120 ? text.slice(0, text.lastIndexOf(" ", 118) + 1 || 118).trimEnd() + " …" : text, lit: true, share: 1 });
+  builder.node({ id: "a", kind: "answer", depth: builder.width(), label: text.length > 120 ? text.slice(0, text.lastIndexOf(" ", 118) + 1 || 118).trimEnd() + " …" : text, lit: true });
   for (const source of sourcesOf(view)) builder.edge("p" + source.passage.id, "a", 0.5, true, "supports");
 }

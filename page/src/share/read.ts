@@ -1,5 +1,5 @@
-// A run out of a file or a link: of this page, of `waymark ask --json`, or an answer of `/v1/agent`. All of it is text
-// from outside, so its form is checked here once.
+// Run from a file or a link: one of this page, of `waymark ask --json`, or an answer of `/v1/agent`. All of it is text
+// from outside. The outer form is checked here; `viewOf` checks some fields of events.
 import { FORMAT, newRun, type Run, type Timed } from "../run/run";
 import type { AgentEvent } from "../api/types";
 
@@ -14,7 +14,7 @@ export function readRun(text: string): Run {
   return ofEvents(events as unknown[]);
 }
 
-// One value, or one in each line.
+// Parses one JSON value, or one value per line.
 function parsed(text: string): unknown[] {
   try {
     return [JSON.parse(text)];

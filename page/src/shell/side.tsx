@@ -106,7 +106,6 @@ export function OpenFile() {
   const open = async (event: Event) => {
     const input = event.currentTarget as HTMLInputElement;
     const file = input.files?.[0];
-    // So that the same file can be chosen again.
     if (!file) return;
     try {
       openRun(readRun(await file.text()));
@@ -114,6 +113,7 @@ export function OpenFile() {
     } catch (error) {
       say(explain(error));
     }
+    // Without this, choosing the same file again would cause no event.
     input.value = "";
   };
   return (

@@ -10,7 +10,10 @@ export interface Entry { id: string; title: string; changed: number }
 export const entries = signal<Entry[]>([]);
 
 const MOST = 200;
+// Conversations whose latest version the database did not take.
 const memory = new Map<string, Conversation>();
+// IDs that were removed. A run that is stopped by its removal still saves its conversation when it ends.
+const removed = new Set<string>();
 let database: Promise<IDBDatabase | null> | null = null;
 
 function open(): Promise<IDBDatabase | null> {
@@ -33,9 +36,11 @@ async function within<T>(mode: IDBTransactionMode, act: (store: IDBObjectStore) 
   if (!base) return null;
   return await new Promise((resolve) => {
     try {
-      const asking = act(base.transaction("conversations", mode).objectStore("conversations"));
-      asking.onsuccess = () => resolve(asking.result);
-      asking.onerror = () => resolve(null);
+      const transaction = base.transaction("conversations", mode);
+      const asking = act(transaction.objectStore("conversations"));
+      // A request can succeed and its transaction be rolled back, for example on a full disk.
+      transaction.oncomplete = () => resolve(asking.result);
+      transaction.onabort = () => resolve(null);
     } catch {
       resolve(null);
     }
@@ -46,7 +51,7 @@ const entry = ({ id, title, changed }: Entry): Entry => ({ id, title, changed })
 
 export async function list(): Promise<void> {
   const kept = (await within("readonly", (store) => store.getAll())) as Conversation[] | null;
-  const all = [...(kept ?? []), ...memory.values()].sort((a, b) => b.changed - a.changed);
+  const all = [...(kept ?? []).filter(({ id }) => !memory.has(id)), ...memory.values()].sort((a, b) => b.changed - a.changed);
   entries.value = all.slice(0, MOST).map(entry);
   for (const old of all.slice(MOST)) await within("readwrite", (store) => store.delete(old.id));
 }
@@ -56,21 +61,26 @@ export async function load(id: string): Promise<Conversation | null> {
 }
 
 export async function save(conversation: Conversation): Promise<void> {
+  if (removed.has(conversation.id)) return;
   // Signals and elements never end up in it: it is plain data.
   const plain = JSON.parse(JSON.stringify(conversation)) as Conversation;
   const done = await within("readwrite", (store) => store.put(plain));
+  if (removed.has(plain.id)) return;
   if (done === null) memory.set(plain.id, plain);
+  else memory.delete(plain.id);
   const others = entries.value.filter((one) => one.id !== plain.id);
   entries.value = [entry(plain), ...others].sort((a, b) => b.changed - a.changed);
 }
 
 export async function remove(id: string): Promise<void> {
+  removed.add(id);
   memory.delete(id);
   await within("readwrite", (store) => store.delete(id));
   entries.value = entries.value.filter((one) => one.id !== id);
 }
 
 export async function clear(): Promise<void> {
+  for (const { id } of entries.value) removed.add(id);
   memory.clear();
   await within("readwrite", (store) => store.clear());
   entries.value = [];

@@ -51,15 +51,15 @@ function eventsOf(trace: Trace, question: string): AgentEvent[] {
   const events: AgentEvent[] = [{ type: "started", id: trace.id, model: trace.model, protocol: trace.protocol, question, prompt_tokens: trace.usage.prompt_tokens }];
   const thoughts = [...trace.text.matchAll(/<think>([^]*?)<\/think>/g)].map((match) => match[1]);
   const calls = (trace.actions ?? []).filter(({ action }) => action.type === "call");
-  const turns = Math.max(thoughts.length, ...[...trace.searches, ...calls].map((one) => one.turn));
+  const turns = Math.max(thoughts.length, ...[...trace.searches, ...calls].map((one) => one.turn), ...trace.searches.map((one) => one.withdrawn ?? 0));
   for (let turn = 1; turn <= turns; turn++) {
     if (thoughts[turn - 1]) events.push({ type: "think", turn, text: thoughts[turn - 1] });
     for (const search of trace.searches.filter((one) => one.turn === turn)) {
       const { query, mode, hits, triples, snapshot, cached, neutralised, error, cut } = search;
       events.push({ type: "search_started", turn, query, mode, k: hits.length });
       events.push({ type: "search_finished", turn, query, mode, hits, triples, snapshot, cached, neutralised, milliseconds: search.seconds * 1000, error: error ?? undefined, cut });
-      if (search.withdrawn !== null) events.push({ type: "withdrawn", turn: search.withdrawn, search: turn, query });
     }
+    for (const { turn: search, query } of trace.searches.filter((one) => one.withdrawn === turn)) events.push({ type: "withdrawn", turn, search, query });
     for (const { action } of calls.filter((one) => one.turn === turn)) {
       events.push({ type: "tool_call", turn, name: action.name ?? "", arguments: action.arguments ?? "" });
     }

@@ -34,7 +34,7 @@ function fitting(characters: string[], end: number): number {
 
 export type Piece = string | number[];
 
-// Pieces of a text: what is written, and the numbers of a mark.
+// Splits a text into plain text and the numbers of each mark.
 export function pieces(text: string): Piece[] {
   const found: Piece[] = [];
   let at = 0;

@@ -58,7 +58,7 @@ class Client:
     async def ask(self, question: str, *, resumable: bool = False, **options: Any) -> AsyncIterator[Event]:
         """Yields the events of an episode. `options` are fields of `/v1/agent`, such as `model`, `history` or `rag`.
 
-        With `resumable`, a lost connection is taken up again, and no event is missed or repeated.
+        With `resumable`, a lost or early ended stream is resumed, and no event is missed or repeated.
         """
         body = {"question": question, "stream": True, "resumable": resumable, **options}
         number, episode, attempts = 0, None, 0
@@ -68,6 +68,7 @@ class Client:
                 if episode is None
                 else self._http.stream("GET", f"/v1/agent/{episode}", headers={"last-event-id": str(number)})
             )
+            lost: Exception
             try:
                 async for name, told, data in _messages(send):
                     number, attempts = told or number, 0
@@ -77,14 +78,19 @@ class Client:
                     yield event
                     if event["type"] in ("finished", "failed"):
                         return
-            except httpx2.TransportError:
-                attempts += 1
-                if not resumable or episode is None or attempts > RECONNECTIONS:
+                lost = WaymarkError(200, "the stream ended before the episode did")
+            except httpx2.TransportError as error:
+                lost = error
+            except WaymarkError as error:
+                # A proxy answers with these while the server restarts.
+                if error.status not in (502, 503):
                     raise
-                # A server that restarts needs seconds, not milliseconds.
-                await asyncio.sleep(min(0.2 * 2**attempts, 5))
-            else:
-                raise WaymarkError(200, "the stream ended before the episode did")
+                lost = error
+            attempts += 1
+            if not resumable or episode is None or attempts > RECONNECTIONS:
+                raise lost
+            # A server that restarts needs seconds, not milliseconds.
+            await asyncio.sleep(min(0.2 * 2**attempts, 5))
 
     async def rollouts(self, questions: Sequence[Question], **options: Any) -> RolloutBatch:
         """Plays questions and returns all trajectories. `options` are fields of `/v1/rollouts`, such as `n`."""
@@ -132,8 +138,11 @@ async def _check(response: httpx2.Response) -> None:
         raise WaymarkError(response.status_code, response.text) from None
 
 
-def _error(status: int, body: dict[str, Any]) -> WaymarkError:
-    error = body.get("error", body)
+def _error(status: int, body: Any) -> WaymarkError:
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        # A proxy's error need not have OpenAI's form.
+        return WaymarkError(status, str(error))
     return WaymarkError(status, error.get("message", str(body)), error.get("code"), error.get("param"))
 
 
