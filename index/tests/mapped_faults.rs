@@ -144,7 +144,7 @@ fn a_vector_graph_that_is_cut_off_stops_the_threads_that_read_it_and_no_other() 
     assert!(live.damage().unwrap().contains("vectors.usearch"));
     let refused = live.current().search(&Query::new("number8", Mode::Passage, 20)).unwrap_err();
     assert!(refused.to_string().contains("vectors.usearch is damaged"), "{refused}");
-    let found = ended.recv_timeout(Duration::from_millis(100));
+    let found = ended.recv_timeout(Duration::from_secs(1));
     assert_eq!(found, Err(RecvTimeoutError::Timeout), "the search goes no further");
 }
 

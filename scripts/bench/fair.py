@@ -21,6 +21,7 @@ machine.
 import argparse
 import http.client
 import json
+import math
 import os
 import random
 import re
@@ -106,7 +107,7 @@ def p99(times, begin=0.0, end=float("inf")):
     """The 99th percentile of the gaps between tokens that lie between two times; NaN if there are none."""
     gaps = sorted(late - early for early, late in zip(times, times[1:]) if begin <= early and late <= end)
     if not gaps:
-        return float("nan")
+        return math.nan
     return gaps[int(len(gaps) * 0.99)]
 
 
@@ -152,6 +153,8 @@ def measure(server, options):
     begin, (end, *_) = server.ask(options.tokens, 1)
     _, beside = stream.result()
     during = p99(beside, begin, end)
+    if math.isnan(during):
+        raise SystemExit("no token of the stream came during the long prompt: raise --stream or --tokens")
     longest = max(late - early for early, late in zip(beside, beside[1:]))
     return {
         "short request alone": statistics.median(alone),

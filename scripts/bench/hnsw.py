@@ -17,14 +17,14 @@ import numpy
 K = 10
 
 
-def main(directory, construction=128, neighbours=16):
+def main(directory, construction=128, neighbors=16):
     dims = int(open(f"{directory}/dims", encoding="utf-8").read())
     passages, queries = (
         numpy.fromfile(f"{directory}/{name}.f32", dtype="<f4").reshape(-1, dims) for name in ("passages", "queries")
     )
     exact = numpy.argsort(-(queries @ passages.T), axis=1, kind="stable")[:, :K]
     index = hnswlib.Index(space="ip", dim=dims)
-    index.init_index(max_elements=len(passages), ef_construction=construction, M=neighbours, random_seed=42)
+    index.init_index(max_elements=len(passages), ef_construction=construction, M=neighbors, random_seed=42)
     begun = time.perf_counter()
     index.add_items(passages)
     print(f"{len(passages)} vectors of {dims} numbers, built in {time.perf_counter() - begun:.1f} s")

@@ -51,7 +51,7 @@ def fold(text):
     return "".join(c for c in text if not unicodedata.combining(c))
 
 
-def analysers(stemmer):
+def analyzers(stemmer):
     """Returns the analyzers: name, number of repetitions of the title, and function from text to terms."""
     from bm25s.stopwords import STOPWORDS_EN
 
@@ -77,7 +77,7 @@ def by_words(corpus, questions, depth):
     import Stemmer
 
     ids = [row["id"] for row in corpus]
-    for name, title, terms in analysers(Stemmer.Stemmer("english")):
+    for name, title, terms in analyzers(Stemmer.Stemmer("english")):
         texts = [terms("\n".join([row["title"]] * title + [row["text"]])) for row in corpus]
         # Lucene's formula is tantivy's: idf = ln(1 + (N - n + 0.5) / (n + 0.5)).
         engine = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
@@ -108,7 +108,7 @@ def by_rounded_words(corpus, questions, depth):
     import numpy
     import Stemmer
 
-    name, title, terms = analysers(Stemmer.Stemmer("english"))[-1]
+    name, title, terms = analyzers(Stemmer.Stemmer("english"))[-1]
     texts = [terms("\n".join([row["title"]] * title + [row["text"]])) for row in corpus]
     mean = sum(map(len, texts)) / len(texts)
     norms = numpy.array([1.2 * (0.25 + 0.75 * rounded(len(text)) / mean) for text in texts], dtype=numpy.float32)

@@ -64,7 +64,7 @@ class Observer:
                 logits = model(ids).logits[0, len(one["prompt_ids"]) - 1 : -1].float()
             ours = logits.log_softmax(-1).gather(1, torch.tensor(one["response_ids"])[:, None])[:, 0]
             told = zip(ours.tolist(), one["response_logprobs"], one["response_mask"], strict=True)
-            differences += [abs(own - value) for own, value, learnt in told if learnt]
+            differences += [abs(own - value) for own, value, learned in told if learned]
         model.train(training)
         return max(differences), sum(differences) / len(differences)
 
@@ -127,8 +127,6 @@ def main():
             name = publisher.publish(trainer.accelerator.unwrap_model(trainer.model), arguments.steps)
             last = client.call("POST", "/v1/agent", {"model": name, "question": next(iter(questions))})
             print(f"{name} answers {last.get('answer')!r} after {last.get('turns')} turns")
-            if not last.get("answer"):
-                raise SystemExit(f"the last policy gives no answer: {last}")
         finally:
             server.stop()
     losses = [row for row in trainer.state.log_history if "grad_norm" in row]
@@ -140,6 +138,8 @@ def main():
         raise SystemExit(f"log-probabilities differ by {worst}, more than {arguments.tolerance}")
     if len(generations) != len(observer.rows) or not any(float(row["grad_norm"]) for row in losses):
         raise SystemExit("no step changed the weights: all rewards of each group are equal")
+    if not last.get("answer"):
+        raise SystemExit(f"the last policy gives no answer: {last}")
 
 
 if __name__ == "__main__":

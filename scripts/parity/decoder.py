@@ -27,7 +27,7 @@ MADE_BY = {
 }
 
 
-def randomise(model, generator):
+def randomize(model, generator):
     """Sets random weights with outputs of unit size, so that every part of the computation shows in the logits."""
     for name, parameter in model.named_parameters():
         shape = parameter.shape
@@ -81,7 +81,7 @@ def tiny():
     for name, config in configs.items():
         generator = torch.Generator().manual_seed(SEED)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-        randomise(model, generator)
+        randomize(model, generator)
         folder = ROOT / name
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(folder)

@@ -63,13 +63,13 @@ def main():
     (ROOT / "generation_config.json").unlink(missing_ok=True)
     modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     model = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=8, target_modules=modules, task_type="CAUSAL_LM"))
-    learnt = {name.replace(".default", ""): p for name, p in model.named_parameters() if p.requires_grad}
-    for parameter in learnt.values():
+    learned = {name.replace(".default", ""): p for name, p in model.named_parameters() if p.requires_grad}
+    for parameter in learned.values():
         parameter.data.copy_(noise(parameter.shape, generator, 0.5 * parameter.shape[-1] ** -0.5))
     model.save_pretrained(ROOT / "adapter")
     (ROOT / "adapter" / "README.md").unlink(missing_ok=True)
     tokens, labels, mask = batch_of(base.config.vocab_size, generator)
-    optimizer = torch.optim.AdamW(learnt.values(), **OPTIMIZER)
+    optimizer = torch.optim.AdamW(learned.values(), **OPTIMIZER)
     tensors, losses = {}, []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -78,10 +78,10 @@ def main():
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
         loss.backward()
         if step == 0:
-            tensors.update({f"gradient.{name}": p.grad.clone() for name, p in learnt.items()})
+            tensors.update({f"gradient.{name}": p.grad.clone() for name, p in learned.items()})
         optimizer.step()
         losses.append(loss.item())
-    tensors.update({f"after.{name}": p.data.clone() for name, p in learnt.items()})
+    tensors.update({f"after.{name}": p.data.clone() for name, p in learned.items()})
     tensors["losses"] = torch.tensor(losses)
     for row, (length, prompt) in enumerate(zip(LENGTHS, PROMPTS)):
         tensors[f"{row}.tokens"] = tokens[row, :length].to(torch.int32)

@@ -128,7 +128,7 @@ impl EndFields {
         }
         let policy_limit = policy.budget.sampled_tokens.min(policy.budget.turn_tokens);
         let (limit_name, limit) = match options.max_tokens {
-            Some(max_tokens) if max_tokens <= policy_limit => ("`max_tokens`", max_tokens),
+            Some(max_tokens) if max_tokens <= policy_limit => ("the maximum of the request", max_tokens),
             _ => ("the limit of the policy", policy_limit),
         };
         if min_tokens > limit {
@@ -195,7 +195,7 @@ mod tests {
         };
         assert_eq!(refusal(&policy, None), None);
         assert_eq!(refusal(&policy, Some(5)), None);
-        let of_request = "`min_tokens` must be at most `max_tokens`, 1, not 5";
+        let of_request = "`min_tokens` must be at most the maximum of the request, 1, not 5";
         assert_eq!(refusal(&policy, Some(1)).as_deref(), Some(of_request));
         policy.budget.sampled_tokens = 4;
         let of_policy = "`min_tokens` must be at most the limit of the policy, 4, not 5";

@@ -56,7 +56,8 @@ pub(crate) struct Args {
     /// `{"id", "triples"}`, matched by ID; a file called `none` is written `./none`. `endpoint` asks a language model
     /// at an OpenAI-compatible endpoint, with two requests per passage.
     ///
-    /// The default is `builtin` for a new index; documents added to an index use the source of its other triples.
+    /// The default is `builtin` for a new index; documents added to an index use `builtin` if
+    /// its other triples come from there, and otherwise need the source again.
     #[arg(long, value_name = "SOURCE")]
     triples: Option<TriplesFlag>,
 

@@ -211,7 +211,7 @@ fn help_teaches() {
     }
     let serve = waymark(&["serve", "--help"]);
     assert!(serve.stdout.contains("WAYMARK_KV_BYTES") && serve.stdout.contains("Examples:"));
-    let said = [("eval", "SF-F1"), ("index build", "The index appears at once")];
+    let said = [("eval", "SF-F1"), ("index build", "replaces an earlier one atomically")];
     for (command, said) in said {
         let flags: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = waymark(&flags).stdout;

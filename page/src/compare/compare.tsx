@@ -121,8 +121,14 @@ const ROWS: { title: string; of: (live: Live) => number; show: (value: number) =
   { title: "Sources", of: (live) => sourcesOf(live.view.value).length, show: String, least: false },
 ];
 
-// The answer of a run that was neither stopped nor broken off.
-const answerOf = ({ run, view }: Live) => (run.stopped || view.value.failure ? "" : view.value.answer.trim());
+// Reasons for the end of a run without a complete answer.
+const INCOMPLETE = ["length", "time", "called"];
+
+// The answer or refusal of a run that came to its own end.
+function answerOf({ run, view }: Live): string {
+  const { failure, reason, answer, refusal } = view.value;
+  return run.stopped || failure || INCOMPLETE.includes(reason) ? "" : (answer || refusal).trim();
+}
 
 function verdict(a: string, b: string): string {
   if (!a && !b) return "Neither gives a complete answer.";

@@ -19,6 +19,13 @@ const VIEWS: { name: Name; title: string }[] = [
 
 export const historyShown = signal(false);
 
+// Ends the shown conversation if it is this one, which is about to be forgotten, and its address.
+function leave(id: string): void {
+  if (conversation.value.id !== id) return;
+  newConversation();
+  if (route.value.name === "ask") go("ask", "", true);
+}
+
 export function Side() {
   return (
     <header class="side">
@@ -54,14 +61,14 @@ function History() {
               aria-current={route.value.name === "ask" && conversation.value.id === entry.id ? "true" : undefined}
               onClick={() => { historyShown.value = false; }}
             ><span>{entry.title}</span></a>
-            <button class="quiet" aria-label={"Forget: " + entry.title} onClick={() => { if (conversation.value.id === entry.id) newConversation(); void remove(entry.id); }}>
+            <button class="quiet" aria-label={"Forget: " + entry.title} onClick={() => { leave(entry.id); void remove(entry.id); }}>
               <Icon name="trash" />
             </button>
           </li>
         ))}
       </ul>
       {!offline && connection.value === "up" && <OnServer />}
-      {entries.value.length > 1 && <button class="quiet forget" onClick={() => { if (confirm("Forget all conversations that are kept in this browser?")) { newConversation(); void clear(); } }}>Forget all</button>}
+      {entries.value.length > 1 && <button class="quiet forget" onClick={() => { if (confirm("Forget all conversations that are kept in this browser?")) { const shown = conversation.value.id; leave(shown); void clear(shown); } }}>Forget all</button>}
     </section>
   );
 }

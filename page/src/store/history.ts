@@ -79,8 +79,9 @@ export async function remove(id: string): Promise<void> {
   entries.value = entries.value.filter((one) => one.id !== id);
 }
 
-export async function clear(): Promise<void> {
-  for (const { id } of entries.value) removed.add(id);
+// Removes all conversations, and `shown`, which may run without being stored yet.
+export async function clear(shown: string): Promise<void> {
+  for (const id of [shown, ...entries.value.map((one) => one.id)]) removed.add(id);
   memory.clear();
   await within("readwrite", (store) => store.clear());
   entries.value = [];

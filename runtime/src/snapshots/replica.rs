@@ -195,14 +195,14 @@ impl Replica {
     /// Records that the directory holds `newest`, and removes the files that neither `newest` nor the previous
     /// publication names.
     async fn hold(&mut self, newest: &PublishedIndex) -> Result<(), SnapshotError> {
-        let place = self.remote.address.clone();
+        let address = self.remote.address.clone();
         let dir = self.dir.clone();
         let before = self.held.replace(newest.clone());
         let newest = newest.clone();
         blocking(move || {
             held::record(&dir, &newest)?;
             // A directory that has fetched a publication may continue from it as the writer.
-            Lineage::read(&dir)?.know(&place, newest.number)?;
+            Lineage::read(&dir)?.know(&address, newest.number)?;
             let named = before.iter().chain([&newest]);
             let needed: HashSet<String> = named.flat_map(|index| index.files.keys().cloned()).collect();
             if let Err(error) = held::remove_unneeded(&dir, &needed) {

@@ -94,8 +94,8 @@ pub struct ChatRequest {
     /// If `true`, the model's own end-of-sequence tokens do not end the answer. Only for policies that do not search.
     /// Not in OpenAI's interface.
     pub ignore_eos: Option<bool>,
-    /// Number of tokens before which no end-of-sequence or stop token is sampled. Stop strings end the answer all the
-    /// same. Only for policies that do not search. Not in OpenAI's interface.
+    /// Number of tokens before which no end-of-sequence or stop token is sampled, at most the request's and the policy's
+    /// maximum. Stop strings end the answer all the same. Only for policies that do not search. Not in OpenAI's interface.
     pub min_tokens: Option<u32>,
     /// Variables of the chat template: `enable_thinking`, if the template has such a switch and the policy does not
     /// search. Not in OpenAI's interface.

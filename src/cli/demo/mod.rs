@@ -40,7 +40,7 @@ struct Statements {
 #[command(after_help = "Examples:\n  waymark demo --port 8080\n  waymark demo --all-policies")]
 pub(crate) struct Args {
     /// Serve the policies of all systems over one base model: each folder in DIR that holds a policy or a family of
-    /// policies. DIR defaults to `models/policies` of the source code. Requests choose a policy by `model`.
+    /// policies. DIR defaults to `models/policies` in the current directory, as in the source code. Requests choose a policy by `model`.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "models/policies", conflicts_with = "policies")]
     all_policies: Option<PathBuf>,
 

@@ -105,7 +105,12 @@ mod tests {
         let queries: Vec<f32> = (0..terms * HEIGHT).map(number).collect();
         let panel: Vec<f32> = (7..7 + terms * WIDTH).map(number).collect();
         let plain = |x: f32, y: f32, sum: f32| x * y + sum;
-        let tiles = [tile(&queries, &panel), tile_by(&queries, &panel, plain), tile_by(&queries, &panel, f32::mul_add)];
+        let mut tiles = vec![tile(&queries, &panel), tile_by(&queries, &panel, plain)];
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+            // SAFETY: the CPU has both features.
+            tiles.push(unsafe { tile_avx2(&queries, &panel) });
+        }
         for query in 0..HEIGHT {
             for column in 0..WIDTH {
                 let product = |term| queries[term * HEIGHT + query] * panel[term * WIDTH + column];

@@ -82,8 +82,8 @@ class Client:
             except httpx2.TransportError as error:
                 lost = error
             except WaymarkError as error:
-                # A proxy answers with these while the server restarts.
-                if error.status not in (502, 503):
+                # A proxy answers with these while the server restarts or hangs.
+                if error.status not in (502, 503, 504):
                     raise
                 lost = error
             attempts += 1
