@@ -18,6 +18,9 @@ export interface Asked {
 // Pauses before the attempts to resume a broken stream, in milliseconds. Their number limits the attempts in a row.
 const PAUSES = [300, 1000, 2500, 5000];
 
+// Statuses of a proxy whose server is away, as during a restart.
+const AWAY = [502, 503, 504];
+
 export const BROKEN = "The connection to the server was lost before the answer was complete.";
 
 export function ragOptions({ mode, k, searches }: Asked): Record<string, unknown> {
@@ -70,15 +73,17 @@ async function again(address: string, last: string, signal: AbortSignal, failed:
     const pause = PAUSES[failed()];
     if (pause === undefined) throw new Unreachable(BROKEN);
     await wait(pause, signal);
+    let response: Response;
     try {
-      const response = await call(address + "?after=" + encodeURIComponent(last || "0"), { signal });
-      if (response.status === 204 || !response.body) throw new Unreachable(BROKEN);
-      return response;
+      response = await call(address + "?after=" + encodeURIComponent(last || "0"), { signal });
     } catch (error) {
       if (signal.aborted) throw error;
       // A server that was restarted knows nothing of the stream.
-      if (error instanceof Refused) throw new Unreachable(BROKEN);
+      if (error instanceof Refused && !AWAY.includes(error.status)) throw new Unreachable(BROKEN);
+      continue;
     }
+    if (response.status === 204 || !response.body) throw new Unreachable(BROKEN);
+    return response;
   }
 }
 
