@@ -10,6 +10,7 @@ use super::checkpoint::{self, WeightSink};
 use super::driver::Driver;
 use super::kernel::fp8;
 use super::plan::{MatrixLayout, Placement, WeightLayout};
+use crate::ModelError;
 use crate::decoder::DecoderConfig;
 use crate::weights::Weights;
 
@@ -53,13 +54,12 @@ pub(super) struct WeightLoader<'a, D: Driver> {
     bytes: Vec<u8>,
 }
 
-/// Random numbers in device memory.
+/// Random numbers, on the host and in device memory.
 struct RandomPattern<D: Driver> {
-    /// Numbers in `bf16`, and the same as one row in `e4m3`.
+    values: Vec<bf16>,
     half: D::Region,
-    fp8: D::Region,
-    /// Scale of the row.
-    scale: f32,
+    /// The same numbers as one row in `e4m3`, and its scale. `None` before the first matrix in this format.
+    fp8: Option<(D::Region, f32)>,
     /// Number of matrices made from it.
     made: usize,
 }
@@ -90,21 +90,30 @@ impl<'a, D: Driver> WeightLoader<'a, D> {
     /// Fills a matrix with random numbers.
     fn random(&mut self, place: MatrixLayout) -> Result<(), CudaError> {
         let Some(pattern) = &mut self.pattern else { return Ok(()) };
+        let from = pattern.next_offset();
         match place {
-            MatrixLayout::Half(place) => pattern.fill(self.driver, |pattern| &pattern.half, self.region, place),
+            MatrixLayout::Half(place) => fill(self.driver, &pattern.half, from, self.region, place),
             MatrixLayout::Fp8 { values, scales } => {
-                pattern.fill(self.driver, |pattern| &pattern.fp8, self.region, values)?;
-                let scale = pattern.scale;
+                let (fp8, scale) = pattern.fp8(self.driver)?;
+                fill(self.driver, fp8, from, self.region, values)?;
                 self.put(&vec![scale; scales.len()], scales)
             }
         }
     }
 
-    /// Quantizes the rows in the staging buffer to `e4m3` and copies them and their scales.
-    fn put_fp8(&mut self, inn: usize, values: Placement<u8>, scales: Placement<f32>) -> Result<(), CudaError> {
+    /// Quantizes the rows of the tensor in the staging buffer to `e4m3` and copies them and their scales.
+    fn put_fp8(
+        &mut self,
+        name: &str,
+        inn: usize,
+        values: Placement<u8>,
+        scales: Placement<f32>,
+    ) -> Result<(), CudaError> {
         self.bytes.clear();
-        let rows = self.values.chunks_exact(inn);
-        let row_scales: Vec<f32> = rows.map(|row| fp8::quantize_row(row, &mut self.bytes)).collect();
+        let rows = self.values.chunks_exact(inn).enumerate();
+        let quantized =
+            rows.map(|(index, row)| fp8::quantize_row(row, &mut self.bytes).ok_or_else(|| not_finite(name, index)));
+        let row_scales = quantized.collect::<Result<Vec<f32>, _>>()?;
         self.put(&self.bytes, values)?;
         self.put(&row_scales, scales)
     }
@@ -119,7 +128,7 @@ impl<D: Driver> WeightSink for WeightLoader<'_, D> {
             match place {
                 MatrixLayout::Half(place) => self.put(&self.values, place.part(at * inn, out * inn))?,
                 MatrixLayout::Fp8 { values, scales } => {
-                    self.put_fp8(inn, values.part(at * inn, out * inn), scales.part(at, *out))?;
+                    self.put_fp8(name, inn, values.part(at * inn, out * inn), scales.part(at, *out))?;
                 }
             }
             at += out;
@@ -145,34 +154,57 @@ impl<D: Driver> RandomPattern<D> {
         let values = normals(seed, 1.0 / (hidden as f32).sqrt(), PATTERN);
         let half = driver.allocate(PATTERN * size_of::<bf16>())?;
         driver.upload(&values, driver.slice(&half, Placement::new(0, PATTERN)))?;
-        let mut bytes = Vec::with_capacity(PATTERN);
-        let scale = fp8::quantize_row(&values, &mut bytes);
-        let fp8 = driver.allocate(PATTERN)?;
-        driver.upload(&bytes, driver.slice(&fp8, Placement::new(0, PATTERN)))?;
-        Ok(Self { half, fp8, scale, made: 0 })
+        Ok(Self { values, half, fp8: None, made: 0 })
     }
 
-    /// Fills a matrix with slices of one of the regions, starting at a different offset each time.
-    fn fill<T: Pod>(
-        &mut self,
-        driver: &D,
-        region: fn(&Self) -> &D::Region,
-        to: &D::Region,
-        place: Placement<T>,
-    ) -> Result<(), CudaError> {
+    /// Returns the numbers in `e4m3` and their scale.
+    fn fp8(&mut self, driver: &D) -> Result<(&D::Region, f32), CudaError> {
+        let fp8 = match self.fp8.take() {
+            Some(fp8) => fp8,
+            None => {
+                let mut bytes = Vec::with_capacity(PATTERN);
+                let scale =
+                    fp8::quantize_row(&self.values, &mut bytes).ok_or_else(|| not_finite("of random numbers", 0))?;
+                let region = driver.allocate(PATTERN)?;
+                driver.upload(&bytes, driver.slice(&region, Placement::new(0, PATTERN)))?;
+                (region, scale)
+            }
+        };
+        let (region, scale) = self.fp8.insert(fp8);
+        Ok((region, *scale))
+    }
+
+    /// Returns the offset of the next matrix's first value.
+    fn next_offset(&mut self) -> usize {
         self.made += 1;
         // An odd step through a power of two visits every even offset before any is repeated.
-        let mut from = self.made * 2_654_435 % (PATTERN / 2) * 2;
-        let mut at = 0;
-        while at < place.len() {
-            let len = (PATTERN - from).min(place.len() - at);
-            let piece = driver.slice(region(self), Placement::<T>::new(0, PATTERN).part(from, len));
-            driver.copy(piece, driver.slice(to, place.part(at, len)))?;
-            at += len;
-            from = 0;
-        }
-        Ok(())
+        self.made * 2_654_435 % (PATTERN / 2) * 2
     }
+}
+
+/// Fills a matrix with values of a pattern from an offset on, as often as needed.
+fn fill<D: Driver, T: Pod>(
+    driver: &D,
+    pattern: &D::Region,
+    mut from: usize,
+    to: &D::Region,
+    place: Placement<T>,
+) -> Result<(), CudaError> {
+    let mut at = 0;
+    while at < place.len() {
+        let len = (PATTERN - from).min(place.len() - at);
+        let piece = driver.slice(pattern, Placement::<T>::new(0, PATTERN).part(from, len));
+        driver.copy(piece, driver.slice(to, place.part(at, len)))?;
+        at += len;
+        from = 0;
+    }
+    Ok(())
+}
+
+/// Returns the error of a tensor that `e4m3` cannot hold.
+fn not_finite(name: &str, row: usize) -> ModelError {
+    let reason = format!("row {row} has a value that is not finite in bf16: fp8 cannot hold it; use bf16 weights");
+    ModelError::Tensor { name: name.to_owned(), reason }
 }
 
 /// Returns `count` normally distributed numbers with mean 0.

@@ -57,7 +57,7 @@ pub(super) fn open_fp8(config: &DecoderConfig) -> Weights {
         for row in values.chunks_exact_mut(2 * inn) {
             let halves: Vec<bf16> = row.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]])).collect();
             let mut bytes = Vec::new();
-            let scale = fp8::quantize_row(&halves, &mut bytes);
+            let scale = fp8::quantize_row(&halves, &mut bytes).unwrap();
             for (at, value) in row.chunks_exact_mut(2).enumerate() {
                 let rounded = bf16::from_f32(fp8::decode(bytes[fp8::byte_of(at)]) * scale);
                 value.copy_from_slice(&rounded.to_le_bytes());
@@ -67,7 +67,7 @@ pub(super) fn open_fp8(config: &DecoderConfig) -> Weights {
 }
 
 /// Writes a random checkpoint, changes its tensors, given by name, length of a row and bytes, and opens it.
-fn changed(config: &DecoderConfig, change: fn(&str, usize, &mut [u8])) -> Weights {
+pub(super) fn changed(config: &DecoderConfig, change: fn(&str, usize, &mut [u8])) -> Weights {
     let dir = tempfile::tempdir().unwrap();
     write_random(dir.path(), config, 3).unwrap();
     vary(&dir.path().join("model.safetensors"), change);

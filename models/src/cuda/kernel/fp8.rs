@@ -2,8 +2,9 @@
 //!
 //! A format with an exponent of its own has the same relative error at every magnitude, at most 1/16 of a value of
 //! normal size, so that one scale per row is enough: it only has to keep the row's largest value in range, and values
-//! down to 2⁻¹⁴ of it stay normal. Scales are powers of two, so that a weight times its scale is a `bf16` exactly: the
-//! kernels that read `e4m3` and a multiplication of dequantized weights multiply the same numbers.
+//! down to 2⁻¹³ of it stay normal. Scales are powers of two, so that a weight times its scale is a `bf16` exactly, except
+//! in rows without a value of 2⁻¹¹⁶ or more: the kernels that read `e4m3` and a multiplication of dequantized weights
+//! multiply the same numbers.
 
 use half::bf16;
 
@@ -22,52 +23,58 @@ const PER_THREAD: usize = 16;
 /// Threads per block.
 const THREADS: u32 = 256;
 
-/// Quantizes one row to `to`, whose order of bytes is that of `cu/fp8.cu`, and returns its scale. The length is a
-/// multiple of 4.
-pub fn quantize_row(row: &[bf16], to: &mut Vec<u8>) -> f32 {
+/// Quantizes one row to `to`, whose order of bytes is that of `cu/fp8.cu`, and returns its scale. `None`, with nothing
+/// written, if a value is not finite: `e4m3` has no infinities, and the kernels read its NaN as a number. The length is
+/// a multiple of 4.
+pub fn quantize_row(row: &[bf16], to: &mut Vec<u8>) -> Option<f32> {
+    if !row.iter().all(|value| value.is_finite()) {
+        return None;
+    }
     let largest = row.iter().map(|value| value.to_f32().abs()).fold(0.0, f32::max);
     let scale = scale(largest);
     let first = to.len();
-    to.extend(row.iter().map(|value| encode(value.to_f32() / scale)));
+    let inverse = scale.recip();
+    to.extend(row.iter().map(|value| encode(value.to_f32() * inverse)));
     for four in to[first..].chunks_exact_mut(4) {
         four.swap(1, 2);
     }
-    scale
+    Some(scale)
 }
 
 /// Returns the smallest power of two by which this value can be divided without exceeding the range.
 fn scale(largest: f32) -> f32 {
-    if largest <= 0.0 || !largest.is_finite() {
+    if largest <= 0.0 {
         return 1.0;
     }
     // 448 is 1.75 · 2⁸: a value with a larger mantissa needs one more power.
     let bits = largest.to_bits();
     let exponent = (bits >> 23) as i32 - 127 - 8 + i32::from(bits & 0x7f_ffff > 0x60_0000);
-    // Normal, so that dividing by the scale is exact.
-    2f32.powi(exponent.max(-126))
+    // Normal, as its inverse is, so that the product with the inverse is exact.
+    power_of_two(exponent.max(-126))
 }
 
-/// Rounds to the nearest `e4m3`, ties to even; beyond the range to the largest value. NaN stays NaN.
+/// Returns a power of two that is a normal number. Faster than `powi`, for each weight of a decoder.
+fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+/// Rounds a number to the nearest `e4m3`, ties to even; beyond the range to the largest value.
 fn encode(value: f32) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
-    if value.is_nan() {
-        return sign | 0x7f;
-    }
     let size = value.abs().min(LARGEST);
     // The exponent field; zero and subnormal numbers are far below the smallest exponent.
     let exponent = ((size.to_bits() >> 23) as i32 - 127).max(SMALLEST_EXPONENT);
     // Three bits of mantissa: units of 2^(exponent − 3), eight to sixteen of them for a normal value.
-    let units = (size * 2f32.powi(3 - exponent)).round_ties_even() as i32;
+    let units = (size * power_of_two(3 - exponent)).round_ties_even() as i32;
     sign | (((exponent + 7) << 3) + units - 8) as u8
 }
 
-/// Returns the value of an `e4m3`.
+/// Returns the value of an `e4m3` that is not NaN.
 pub fn decode(bits: u8) -> f32 {
     let exponent = i32::from(bits >> 3 & 15);
     let mantissa = f32::from(bits & 7) / 8.0;
-    let size = match (exponent, bits & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => mantissa * 2f32.powi(SMALLEST_EXPONENT),
+    let size = match exponent {
+        0 => mantissa * 2f32.powi(SMALLEST_EXPONENT),
         _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
     };
     if bits & 0x80 != 0 { -size } else { size }
@@ -121,6 +128,7 @@ impl DequantizeFp8 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -128,7 +136,6 @@ mod tests {
         for bits in (0..=255).filter(|bits| bits & 0x7f != 0x7f) {
             assert_eq!(encode(decode(bits)), bits, "{}", decode(bits));
         }
-        assert!(decode(0x7f).is_nan() && decode(encode(f32::NAN)).is_nan());
         assert_eq!((decode(1), decode(8), decode(0x7e)), (2f32.powi(-9), 2f32.powi(-6), 448.0));
     }
 
@@ -148,7 +155,7 @@ mod tests {
         for largest in [1e-30, 0.02, 1.0, 447.9, 448.0, 448.1, 900.0, 3e38] {
             let row: Vec<bf16> = (0..64).map(|i| bf16::from_f32(largest * ((i as f32 - 31.0) / 32.0))).collect();
             let mut bytes = Vec::new();
-            let scale = quantize_row(&row, &mut bytes);
+            let scale = quantize_row(&row, &mut bytes).unwrap();
             assert_eq!(scale.to_bits() << 9, 0, "a power of two: {scale}");
             for (at, value) in row.iter().enumerate() {
                 let found = decode(bytes[byte_of(at)]) * scale;
@@ -157,7 +164,16 @@ mod tests {
             }
         }
         let mut bytes = Vec::new();
-        assert_eq!(quantize_row(&[bf16::ZERO; 4], &mut bytes), 1.0);
+        assert_eq!(quantize_row(&[bf16::ZERO; 4], &mut bytes), Some(1.0));
         assert_eq!(bytes, [0; 4]);
+    }
+
+    #[test]
+    fn a_row_with_a_value_that_is_not_finite_is_refused() {
+        for broken in [bf16::NAN, bf16::INFINITY, bf16::NEG_INFINITY] {
+            let mut bytes = Vec::new();
+            assert_eq!(quantize_row(&[bf16::ONE, broken, bf16::ONE, bf16::ONE], &mut bytes), None, "{broken}");
+            assert!(bytes.is_empty());
+        }
     }
 }

@@ -1,9 +1,14 @@
 //! Decoding with weights in `e4m3`.
 
-use super::pair::DecoderPair;
+use half::bf16;
+
+use super::pair::{DecoderPair, LIMITS, MULTIPROCESSORS};
 use super::{BF16, judge, save};
 use crate::batch::LogitPositions;
+use crate::cuda::decoder::runner::StepRunner;
+use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::plan::WeightFormat;
+use crate::cuda::source::WeightSource;
 use crate::cuda::toy::{self, distance, llama, qwen2};
 use crate::gradient::Module;
 
@@ -43,4 +48,25 @@ fn rounding_weights_to_fp8_moves_the_logits_a_little() {
     println!("fp8 against bf16: {mean:.1e} on average, up to {:.1e}", off.iter().copied().fold(0.0, f64::max));
     // Random weights, whose errors nothing compensates: two layers of products off by 2.6 % each.
     assert!((BF16 / 4.0..0.1).contains(&mean), "{mean}");
+}
+
+#[test]
+fn weights_that_fp8_cannot_hold_are_refused_by_name() {
+    let weights = toy::changed(&llama(), |name, inn, values| {
+        if name == "model.layers.1.mlp.up_proj.weight" {
+            values[2 * 3 * inn..][..2].copy_from_slice(&bf16::INFINITY.to_le_bytes());
+        }
+    });
+    let load = |format| {
+        let emulator = Emulator::new(weights.config().head_dim, 13)?;
+        let source = WeightSource::Checkpoint(&weights);
+        Some(StepRunner::load(emulator, source, format, LIMITS, MULTIPROCESSORS, 1).map(|_| ()))
+    };
+    let Some(refused) = load(WeightFormat::Fp8) else { return };
+    let error = refused.unwrap_err().to_string();
+    assert!(
+        error.starts_with("tensor model.layers.1.mlp.up_proj.weight: row 3 has a value that is not finite"),
+        "{error}"
+    );
+    load(WeightFormat::Bf16).unwrap().unwrap();
 }

@@ -19,9 +19,9 @@ use crate::kernel::Team;
 use crate::sampler::{Pick, SampleError, Sampled};
 use crate::weights::Weights;
 
-const LIMITS: StepLimits = StepLimits { rows: 48, tokens: 128, context: 256 };
+pub(super) const LIMITS: StepLimits = StepLimits { rows: 48, tokens: 128, context: 256 };
 /// Number of multiprocessors of the emulated GPU.
-const MULTIPROCESSORS: u32 = 132;
+pub(super) const MULTIPROCESSORS: u32 = 132;
 const BLOCKS: usize = 40;
 /// Content of unassigned blocks: a NaN that no kernel writes.
 const POISON: u16 = 0xffab;
