@@ -26,6 +26,11 @@ const CANDIDATES: u32 = 8192;
 /// Bytes of dynamic shared memory of the last kernel.
 pub(super) const SHARED: u32 = CANDIDATES * 8;
 
+// `cu/sample_row.cu` asserts the same numbers.
+const _: () = assert!(SampleTokens::SCRATCH * size_of::<u64>() == 70_920);
+const _: () = assert!(size_of::<SampleRow>() == 56);
+const _: () = assert!(size_of::<Adjustment>() == 16);
+
 /// Kind of a row: the values of [`SampleRow::kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -89,9 +94,9 @@ pub struct Adjustment {
 pub enum SampleStatus {
     /// A token was sampled.
     Chosen,
-    /// A logit is NaN or positive infinity.
+    /// A logit is NaN or positive infinity, or penalties and biases made the highest logit infinite.
     NotFinite,
-    /// All logits are minus infinity.
+    /// All logits are minus infinity, or the mask leaves none that is not.
     NoCandidate,
 }
 

@@ -33,7 +33,33 @@ pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
         compare(bench, vocab, &logits, &rows, &adjustments, &found);
         bench.clear()?;
     }
+    searched(bench)?;
     overflow(bench)
+}
+
+/// Checks a row whose cut lies beyond the list of candidates, so that the whole vocabulary is searched, within a mask and
+/// with many listed tokens and ties.
+fn searched(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
+    let vocab = 20_011;
+    let kept = 9000;
+    let mut logits = bench.random.floats(vocab, 1.0);
+    logits.iter_mut().for_each(|logit| *logit = (*logit * 2.0).round() / 2.0);
+    let adjustment = change(bench, vocab, 1500, Some(0.9));
+    let draw = bench.random.unit();
+    // Warm enough for most tokens to stay above the floor.
+    let row = SampleRow { draw, temperature: 4.0, top_k: kept, top_p: 0.9, min_p: 0.01, ..SampleRow::default() };
+    let mut words = Vec::new();
+    let row = encode(row, &adjustment, vocab, &mut words);
+    let found = launch(bench, &logits, &[row], &words, vocab)?;
+    let mut adjusted = logits.clone();
+    let left = adjustment.apply(&mut adjusted).map(|max| {
+        let floor = max + row.temperature * row.min_p.ln();
+        adjusted.iter().filter(|&&logit| logit >= floor).count()
+    });
+    let crowded = left.is_ok_and(|left| left > kept as usize && left < vocab);
+    bench.demand(CudaKernel::SampleScan, "more candidates than the list holds", crowded);
+    compare(bench, vocab, &logits, &[row], &[adjustment], &found);
+    bench.clear()
 }
 
 /// Creates a random adjustment.

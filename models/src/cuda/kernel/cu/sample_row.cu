@@ -28,7 +28,8 @@ struct SampleRow {
     float repetition, frequency, presence;
     u32 padding;
 };
-#define WITHIN_MASK 2u
+#define MASKED 2u
+// The host asserts the same sizes, in numbers, so that a change on one side alone does not compile.
 static_assert(sizeof(SampleRow) == 56, "differs from the host's");
 
 // Occurrences and bias of one token. `raw` receives the logit as it was.
@@ -36,6 +37,7 @@ struct Adjustment {
     u32 id, count;
     float bias, raw;
 };
+static_assert(sizeof(Adjustment) == 16, "differs from the host's");
 
 struct PieceSummary {
     // Highest logit: as given, after penalties and biases, and within the mask.
@@ -55,7 +57,7 @@ struct RowScratch {
     // Listed tokens, by key.
     u64 keys[CANDIDATES];
 };
-static_assert(sizeof(RowScratch) == 8 * (PIECES * 5 + BINS + 1 + CANDIDATES), "differs from the host's");
+static_assert(sizeof(RowScratch) == 70920, "differs from the host's");
 
 // Room for a value per warp, in shared memory.
 struct Room {
@@ -101,7 +103,7 @@ struct Tokens {
 };
 
 DEVICE Tokens tokens_of(const SampleRow& row, const float* logits, const u32* adjustments, float max) {
-    const u32* mask = row.kind == WITHIN_MASK ? adjustments + row.mask : nullptr;
+    const u32* mask = row.kind == MASKED ? adjustments + row.mask : nullptr;
     const float floor = row.min_p > 0.0f ? logf(row.min_p) : -infinity();
     return Tokens{logits, mask, max, 1.0f / row.temperature, floor};
 }

@@ -65,16 +65,18 @@ sample_scan(float* all, const SampleRow* rows, u32* adjustments, RowScratch* scr
         for (u32 i = span.begin + threadIdx.x; i < span.end; i += SAMPLE_THREADS) sum += expf(logits[i] - piece.raw);
     }
     piece.sum = (float)block_sum((double)sum, sums);
-    if (row.kind == WITHIN_MASK || row.count > 0) {
+    if (row.kind == MASKED || row.count > 0) {
         Adjustment* list = (Adjustment*)(adjustments + row.list);
         for (u32 i = threadIdx.x; i < row.count; i += SAMPLE_THREADS) {
+            const u32 id = list[i].id;
+            if (id < span.begin || id >= span.end) continue;
+            // Only now, since the block of the token's piece writes to the entry.
             const Adjustment token = list[i];
-            if (token.id < span.begin || token.id >= span.end) continue;
-            list[i].raw = logits[token.id];
-            logits[token.id] = adjusted(logits[token.id], token, row);
+            list[i].raw = logits[id];
+            logits[id] = adjusted(logits[id], token, row);
         }
         __syncthreads();
-        const u32* mask = row.kind == WITHIN_MASK ? adjustments + row.mask : nullptr;
+        const u32* mask = row.kind == MASKED ? adjustments + row.mask : nullptr;
         u64 open = nothing;
         best = nothing;
         for (u32 i = span.begin + threadIdx.x; i < span.end; i += SAMPLE_THREADS) {
