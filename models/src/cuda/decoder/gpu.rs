@@ -41,7 +41,7 @@ pub struct CudaOptions {
     pub graphs: bool,
     /// Time limit of a step, after which the GPU counts as lost.
     pub limit: Duration,
-    /// File that keeps the chosen algorithms of matrix multiplications. `None` keeps them for the process only.
+    /// File that keeps the chosen algorithms of matrix multiplications. `None` measures them at each load.
     pub algorithms: Option<AlgorithmFile>,
 }
 

@@ -28,8 +28,8 @@ impl GpuDriver {
         &self.gpu
     }
 
-    /// Chooses algorithms for groups of matrix multiplications of the same shape, where none is known from this process
-    /// or from `file`. Computes the products, so that their targets have to be memory without meaning.
+    /// Chooses algorithms for groups of matrix multiplications of the same shape, where `file` has none. Computes the
+    /// products, so that their targets have to be memory without meaning.
     pub(crate) fn tune(&mut self, groups: &[Vec<MatMul>], file: Option<&AlgorithmFile>) -> Result<(), CudaError> {
         if groups.iter().flatten().all(MatMul::fits) {
             self.blas.tune(&self.gpu, groups, file)?;
