@@ -42,15 +42,23 @@ impl LogitAdjustment {
             }
             *logit += token.bias;
         }
-        if !highest(logits).is_finite() {
-            return Err(SampleError::NotFinite);
-        }
-        if let Some(mask) = &self.mask {
-            mask.apply(logits);
-        }
-        match highest(logits) {
-            f32::NEG_INFINITY => Err(SampleError::NoCandidate),
-            max => Ok(max),
-        }
+        restrict(logits, self.mask.as_ref())
+    }
+}
+
+/// Applies a mask to penalized and biased logits and returns the highest logit that is left.
+///
+/// # Errors
+/// [`SampleError`] when the highest logit is infinite before the mask, or the mask leaves none.
+pub(super) fn restrict(logits: &mut [f32], mask: Option<&TokenMask>) -> Result<f32, SampleError> {
+    if !highest(logits).is_finite() {
+        return Err(SampleError::NotFinite);
+    }
+    if let Some(mask) = mask {
+        mask.apply(logits);
+    }
+    match highest(logits) {
+        f32::NEG_INFINITY => Err(SampleError::NoCandidate),
+        max => Ok(max),
     }
 }

@@ -22,7 +22,8 @@ pub use params::SamplingParams;
 pub use penalty::Penalties;
 pub use pick::Pick;
 
-use distribution::{LogitSummary, argmax, highest, top};
+use adjustment::restrict;
+use distribution::{LogitSummary, argmax, top};
 use penalty::Penalty;
 use shortlist::Shortlist;
 
@@ -55,7 +56,7 @@ pub enum SampleError {
 pub struct Sampler {
     params: SamplingParams,
     rng: ChaCha8Rng,
-    /// Random numbers that were drawn for [`pick`](Self::pick) but not consumed yet, in the order of the tokens.
+    /// Random numbers that were drawn for [`pick_adjusted`](Self::pick_adjusted) but not consumed yet, in the order of the tokens.
     ahead: VecDeque<f64>,
     penalty: Penalty,
     shortlist: Shortlist,
@@ -137,16 +138,8 @@ impl Sampler {
         mask: Option<&TokenMask>,
     ) -> Result<u32, SampleError> {
         self.penalty.apply(&self.params, history, logits);
-        if !highest(logits).is_finite() {
-            return Err(SampleError::NotFinite);
-        }
-        if let Some(mask) = mask {
-            mask.apply(logits);
-        }
-        match highest(logits) {
-            f32::NEG_INFINITY => Err(SampleError::NoCandidate),
-            max => self.choose(logits, max, allow),
-        }
+        let max = restrict(logits, mask)?;
+        self.choose(logits, max, allow)
     }
 
     fn choose(&mut self, logits: &[f32], max: f32, allow: Option<&[u32]>) -> Result<u32, SampleError> {

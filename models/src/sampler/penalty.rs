@@ -35,11 +35,15 @@ impl Penalties {
     }
 }
 
-/// Counter of occurrences that does not allocate per token.
+/// Occurrences of the tokens of a history, kept from token to token.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Penalty {
-    /// Occurrences by ID; all zero between calls.
+    /// The counted history.
+    history: Vec<u32>,
+    /// Occurrences by ID. IDs outside the vocabulary are not counted.
     counts: Vec<u32>,
+    /// Counted IDs, each once, in the order of their first occurrence.
+    distinct: Vec<u32>,
 }
 
 impl Penalty {
@@ -47,12 +51,9 @@ impl Penalty {
     pub(super) fn apply(&mut self, params: &SamplingParams, history: &[u32], logits: &mut [f32]) {
         if params.penalizes() {
             let penalties = Penalties::of(params);
-            self.count(logits.len(), history);
-            for &id in history {
-                let occurrences = self.take(id);
-                if occurrences > 0 {
-                    penalties.apply(occurrences, &mut logits[id as usize]);
-                }
+            self.count(logits.len(), [history, &[]]);
+            for &id in &self.distinct {
+                penalties.apply(self.counts[id as usize], &mut logits[id as usize]);
             }
         }
         for &(id, bias) in &params.logit_bias {
@@ -70,6 +71,13 @@ impl Penalty {
         history: [&[u32]; 2],
         vocab: usize,
     ) -> Option<Vec<AdjustedToken>> {
+        if params.penalizes() {
+            self.count(vocab, history);
+            // A history this long stays too long, and costs no list at each of its later tokens.
+            if self.distinct.len() > LogitAdjustment::MAX_TOKENS {
+                return None;
+            }
+        }
         let mut biases: Vec<(u32, Option<f32>)> = params
             .logit_bias
             .iter()
@@ -80,37 +88,58 @@ impl Penalty {
         if biases.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return None;
         }
-        let mut tokens = Vec::new();
-        if params.penalizes() {
-            history.iter().for_each(|part| self.count(vocab, part));
-            for &id in history.into_iter().flatten() {
-                let count = self.take(id);
-                if count > 0 {
-                    let at = biases.binary_search_by_key(&id, |&(id, _)| id).ok();
-                    let bias = at.and_then(|at| biases[at].1.take()).unwrap_or(0.0);
-                    tokens.push(AdjustedToken { id, count, bias });
-                }
-            }
+        let mut tokens = Vec::with_capacity(self.distinct.len() + biases.len());
+        for &id in &self.distinct {
+            let at = biases.binary_search_by_key(&id, |&(id, _)| id).ok();
+            let bias = at.and_then(|at| biases[at].1.take()).unwrap_or(0.0);
+            tokens.push(AdjustedToken { id, count: self.counts[id as usize], bias });
         }
         let biased = biases.into_iter().filter_map(|(id, bias)| Some(AdjustedToken { id, count: 0, bias: bias? }));
         tokens.extend(biased);
         (tokens.len() <= LogitAdjustment::MAX_TOKENS).then_some(tokens)
     }
 
-    /// Counts tokens of a vocabulary.
-    fn count(&mut self, vocab: usize, history: &[u32]) {
-        self.counts.resize(vocab, 0);
-        for &id in history {
-            if let Some(count) = self.counts.get_mut(id as usize) {
-                *count += 1;
-            }
+    /// Counts the tokens of a history in two parts: only those that the last call did not count.
+    fn count(&mut self, vocab: usize, [before, ahead]: [&[u32]; 2]) {
+        if self.counts.len() != vocab {
+            *self = Self { counts: vec![0; vocab], ..Self::default() };
+        }
+        let mut same = common(&self.history, before);
+        if same == before.len() {
+            same += common(&self.history[same..], ahead);
+        }
+        // Proposed tokens may have been rejected.
+        while self.history.len() > same {
+            self.pop();
+        }
+        before.iter().chain(ahead).skip(same).for_each(|&id| self.push(id));
+    }
+
+    fn push(&mut self, id: u32) {
+        self.history.push(id);
+        let Some(count) = self.counts.get_mut(id as usize) else { return };
+        *count += 1;
+        if *count == 1 {
+            self.distinct.push(id);
         }
     }
 
-    /// Returns the count of a token and clears it, so that each token is visited once.
-    fn take(&mut self, id: u32) -> u32 {
-        self.counts.get_mut(id as usize).map_or(0, std::mem::take)
+    fn pop(&mut self) {
+        let Some(id) = self.history.pop() else { return };
+        let Some(count) = self.counts.get_mut(id as usize) else { return };
+        *count -= 1;
+        if *count == 0 {
+            // Tokens leave in reverse order, so that the last of the list is the one.
+            self.distinct.pop();
+        }
     }
+}
+
+/// Returns the length of the common beginning of two sequences.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    let len = a.len().min(b.len());
+    // The usual case takes one comparison of memory.
+    if a[..len] == b[..len] { len } else { a.iter().zip(b).take_while(|(a, b)| a == b).count() }
 }
 
 #[cfg(test)]
@@ -132,5 +161,42 @@ mod tests {
             penalty.apply(&params, &[0, 1, 0, 77], &mut logits);
             assert_eq!(logits, [2.0 - 1.0 - 0.25, -8.0 - 0.5 - 0.25, 1.0, 0.0]);
         }
+    }
+    #[test]
+    fn counts_kept_from_call_to_call_are_those_of_the_history() {
+        let params =
+            SamplingParams { frequency_penalty: 0.5, logit_bias: vec![(3, -1.0), (7, 2.0)], ..Default::default() };
+        let mut kept = Penalty::default();
+        let mut history: Vec<u32> = Vec::new();
+        let mut state = 1u32;
+        for step in 0..500 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // A token more, proposed tokens, some tokens rejected, and now and then another history or vocabulary.
+            let next = state >> 16;
+            match next % 8 {
+                0 => history.truncate(history.len() / 2),
+                1 => history = (0..next % 9).map(|at| (next >> at) % 12).collect(),
+                _ => history.push(next / 8 % 12),
+            }
+            let vocab = if step % 50 == 49 { 12 } else { 10 };
+            let (before, ahead) = history.split_at(history.len() - (next as usize / 128 % 4).min(history.len()));
+            let found = kept.list(&params, [before, ahead], vocab);
+            assert_eq!(found, Penalty::default().list(&params, [&history, &[]], vocab), "step {step}");
+            let [mut found, mut wanted] = [const { [1.0; 12] }; 2];
+            kept.apply(&params, before, &mut found[..vocab]);
+            Penalty::default().apply(&params, before, &mut wanted[..vocab]);
+            assert_eq!(found, wanted, "step {step}");
+        }
+    }
+
+    #[test]
+    fn a_history_of_more_tokens_than_a_list_holds_has_none() {
+        let params = SamplingParams { presence_penalty: 0.5, ..Default::default() };
+        let most = LogitAdjustment::MAX_TOKENS;
+        let many: Vec<u32> = (0..=most as u32).collect();
+        let mut penalty = Penalty::default();
+        assert_eq!(penalty.list(&params, [&many[1..], &[]], 5000).map(|list| list.len()), Some(most));
+        assert_eq!(penalty.list(&params, [&many, &[]], 5000), None);
+        assert_eq!(penalty.list(&params, [&many[..5], &[]], 5000).map(|list| list.len()), Some(5));
     }
 }

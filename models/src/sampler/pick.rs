@@ -53,25 +53,12 @@ impl Pick {
 }
 
 impl Sampler {
-    /// Instructions for the next token. `None` if the parameters ask for more than a choice from unchanged logits:
-    /// penalties, a bias, or the most probable alternatives.
-    ///
-    /// Until [`picked`](Self::picked) is called, repeated calls return the same instructions, and
-    /// [`sample`](Self::sample) chooses the same token.
-    pub fn pick(&mut self) -> Option<Pick> {
-        self.pick_ahead(0)
-    }
-
-    /// Instructions for the token `offset` positions after the next one, which hold if every token before it is
-    /// chosen; see [`pick`](Self::pick).
-    pub fn pick_ahead(&mut self, offset: usize) -> Option<Pick> {
-        let plain = !self.params.adjusts() && self.params.top_logprobs == 0;
-        plain.then(|| self.settings(offset))
-    }
-
     /// Instructions for the token after `history` and then `ahead`, which hold if every token of `ahead` is chosen.
     /// `mask` restricts the choice among the `vocab` tokens. `None` if the parameters ask for the most probable
     /// alternatives, or if the adjustment is too large for a list; then [`sample`](Self::sample) must choose.
+    ///
+    /// Until [`picked`](Self::picked) is called, repeated calls return the same instructions, and
+    /// [`sample`](Self::sample) chooses the same token.
     pub fn pick_adjusted(
         &mut self,
         history: &[u32],
@@ -79,8 +66,11 @@ impl Sampler {
         mask: Option<TokenMask>,
         vocab: usize,
     ) -> Option<Pick> {
-        if self.params.top_logprobs > 0 || (!self.params.adjusts() && mask.is_none()) {
-            return self.pick_ahead(ahead.len());
+        if self.params.top_logprobs > 0 {
+            return None;
+        }
+        if !self.params.adjusts() && mask.is_none() {
+            return Some(self.settings(ahead.len()));
         }
         let tokens = self.penalty.list(&self.params, [history, ahead], vocab)?;
         let adjustment = LogitAdjustment { penalties: Penalties::of(&self.params), tokens, mask };
@@ -97,7 +87,8 @@ impl Sampler {
         Pick { temperature, top_k, top_p, min_p, draw, adjustment: None }
     }
 
-    /// Records that the next token was chosen by the instructions of [`pick`](Self::pick).
+    /// Records that the next token was chosen by the instructions of
+    /// [`pick_adjusted`](Self::pick_adjusted).
     pub fn picked(&mut self) {
         self.ahead.pop_front();
     }
@@ -118,14 +109,19 @@ mod tests {
 
     const LOGITS: [f32; 6] = [0.1, 0.4, 0.2, 0.9, 0.3, 0.5];
 
+    /// Instructions without an adjustment for the token `offset` positions after the next one.
+    fn next(sampler: &mut Sampler, offset: usize) -> Pick {
+        sampler.pick_adjusted(&[], &vec![0; offset], None, LOGITS.len()).unwrap()
+    }
+
     #[test]
     fn who_picks_makes_no_difference_to_what_comes_after() {
         let mut alone = Sampler::new(SamplingParams { seed: 5, ..SamplingParams::default() });
         let mut helped = alone.clone();
         for step in 0..40 {
             let token = alone.sample(&LOGITS, &[], None).unwrap().id;
-            let pick = helped.pick().unwrap();
-            assert_eq!(helped.pick(), Some(pick.clone()), "asked twice");
+            let pick = next(&mut helped, 0);
+            assert_eq!(next(&mut helped, 0), pick, "asked twice");
             if step % 3 == 0 {
                 helped.picked();
             } else {
@@ -140,9 +136,9 @@ mod tests {
         let mut helped = alone.clone();
         // Each step picks four tokens ahead and consumes one to four of them, on the device or on the host.
         for step in 0..40 {
-            let picks = [0, 1, 2, 3].map(|offset| helped.pick_ahead(offset).unwrap());
+            let picks = [0, 1, 2, 3].map(|offset| next(&mut helped, offset));
             for pick in &picks[..1 + step % 4] {
-                assert_eq!(alone.pick().as_ref(), Some(pick), "step {step}");
+                assert_eq!(&next(&mut alone, 0), pick, "step {step}");
                 let token = alone.sample(&LOGITS, &[], None).unwrap().id;
                 if step % 3 == 0 {
                     helped.picked();
@@ -213,10 +209,9 @@ mod tests {
 
     #[test]
     fn what_needs_more_than_logits_is_not_given_away() {
-        let pick = |params: SamplingParams| Sampler::new(params).pick();
-        assert_eq!(pick(SamplingParams::greedy()).unwrap().temperature, 0.0);
+        let pick = |params: SamplingParams| Sampler::new(params).pick_adjusted(&[1], &[], None, LOGITS.len());
+        assert_eq!(pick(SamplingParams::greedy()), Some(Pick::GREEDY));
         assert_eq!(pick(SamplingParams { top_logprobs: 1, ..SamplingParams::greedy() }), None);
-        assert_eq!(pick(SamplingParams { presence_penalty: 0.5, ..SamplingParams::default() }), None);
-        assert_eq!(pick(SamplingParams { logit_bias: vec![(1, 2.0)], ..SamplingParams::default() }), None);
+        assert_eq!(pick(SamplingParams { top_logprobs: 1, presence_penalty: 0.5, ..SamplingParams::default() }), None);
     }
 }

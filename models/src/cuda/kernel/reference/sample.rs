@@ -120,7 +120,7 @@ mod tests {
             let mut sampler = Sampler::new(params);
             for step in 0..200 {
                 let logits = logits(997, seed * 200 + step);
-                let pick = sampler.pick().unwrap();
+                let pick = sampler.pick_adjusted(&[], &[], None, logits.len()).unwrap();
                 let temperature = pick.temperature;
                 let top_k = pick.top_k;
                 let row = SampleRow {
