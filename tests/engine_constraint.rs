@@ -52,7 +52,10 @@ impl ConstraintState for Thirds {
 }
 
 fn start() -> Engine {
-    let backend = MockBackend::random(7, VOCAB);
+    start_on(MockBackend::random(7, VOCAB))
+}
+
+fn start_on(backend: MockBackend) -> Engine {
     Engine::start(Box::new(backend), EngineConfig::default(), Tokenizer::bytes().table()).unwrap()
 }
 
@@ -112,6 +115,27 @@ async fn a_slow_rule_holds_up_its_own_turn_alone() {
     // Proves that the slow rule was late, so that the free turn had something to wait for.
     assert!(engine.counters().late_masks_total.get() > 0);
     assert_eq!(engine.counters().invariant_violations_total.get(), 0);
+}
+
+#[tokio::test]
+async fn a_mask_that_misses_the_submission_changes_no_token_of_a_device() {
+    let engine = start();
+    let expected = run(&mut session(&engine, 0..40), generate(8, Some(thirds()))).await.unwrap();
+    // Masks that miss the step as well, and masks that are ready before the logits.
+    for (step, takes) in [(1, 40), (40, 15)] {
+        let device =
+            MockBackend::random(7, VOCAB).with_overlap().with_time(Duration::from_millis(step), Duration::ZERO);
+        let engine = start_on(device);
+        let slow = Thirds { takes: Duration::from_millis(takes), ..thirds() };
+        let mut held = session(&engine, 0..40);
+        let mut other = session(&engine, 50..90);
+        let (held, ids) = tokio::join!(run(&mut held, generate(8, Some(slow))), run(&mut other, generate(12, None)));
+        assert_eq!(held.unwrap(), expected, "steps of {step} ms, masks of {takes} ms");
+        assert_eq!(ids.unwrap(), free(50..90, 12), "steps of {step} ms, masks of {takes} ms");
+        let counters = engine.counters();
+        assert!(step > takes || counters.late_masks_total.get() > 0, "no mask missed its step");
+        assert_eq!(counters.invariant_violations_total.get(), 0);
+    }
 }
 
 #[tokio::test]

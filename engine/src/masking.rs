@@ -17,13 +17,14 @@ use super::worker::panic_message;
 /// Number of threads that compute masks.
 const THREADS: usize = 2;
 
-/// Maximum time that all rows of a step together wait for their masks after the logits are ready. A mask takes tens of
-/// microseconds and was started one forward pass earlier, so this limit is generous; a row whose mask is late misses
-/// the step.
+/// Maximum time that all rows of a step together wait for their masks after the logits are ready. Only masks that missed
+/// the submission are left to wait for; a mask takes tens of microseconds and was started before the forward pass, so this
+/// limit is generous. A row whose mask is late even then misses the step.
 const MASK_TIMEOUT: Duration = Duration::from_millis(2);
 
 /// Maximum time that all rows of a step together wait for their masks before the step is submitted. A row whose mask is
-/// ready is sampled by the backend; the logits of the others are copied back and sampled when their masks are ready.
+/// ready is sampled by the backend; the logits of the others are copied back and sampled when their masks are ready. A
+/// turn whose last mask took longer than this does not wait at all.
 const SUBMIT_TIMEOUT: Duration = Duration::from_micros(500);
 
 /// Pool of mask threads, started with the first constrained turn.
@@ -36,6 +37,7 @@ pub(super) struct Masks {
 struct MaskJob {
     work: MaskWork,
     slot: Arc<MaskSlot>,
+    sent: Instant,
 }
 
 #[derive(Debug)]
@@ -55,9 +57,17 @@ struct MaskSlot {
 enum MaskState {
     #[default]
     Working,
-    Done(Result<(Box<dyn ConstraintState>, Option<TokenMask>), EngineError>),
+    Done(Result<ComputedMask, EngineError>),
     /// The engine thread has taken the mask; the rule waits for the token chosen with it.
     Used(Option<Box<dyn ConstraintState>>),
+}
+
+#[derive(Debug)]
+struct ComputedMask {
+    rule: Box<dyn ConstraintState>,
+    mask: Option<TokenMask>,
+    /// Time since the mask was asked for.
+    took: Duration,
 }
 
 impl MaskSlot {
@@ -97,7 +107,7 @@ impl Masks {
             // Most servers never see a constrained turn and need no such threads.
             None => self.jobs.insert(start()?).clone(),
         };
-        let masking = Masking { jobs, slot: Arc::default() };
+        let masking = Masking { jobs, slot: Arc::default(), slow: false };
         masking.send(MaskWork::Begin(Arc::clone(constraint)));
         Ok(masking)
     }
@@ -118,8 +128,9 @@ fn start() -> Result<Sender<MaskJob>, String> {
 /// Executes the next job. Returns `false` when the channel is closed.
 fn run_next_job(queue: &Mutex<Receiver<MaskJob>>) -> bool {
     // The lock is held while waiting for a job, not while doing it.
-    let Ok(MaskJob { work, slot }) = queue.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return false };
-    let done = catch_unwind(AssertUnwindSafe(|| work.done()));
+    let Ok(job) = queue.lock().unwrap_or_else(PoisonError::into_inner).recv() else { return false };
+    let MaskJob { work, slot, sent } = job;
+    let done = catch_unwind(AssertUnwindSafe(|| work.done(sent)));
     let panicked =
         |panic: Box<dyn Any + Send>| EngineError::Sample(format!("panic: {}", panic_message(panic.as_ref())));
     let done = done.map_err(panicked).and_then(|made| made.map_err(EngineError::Constraint));
@@ -129,7 +140,7 @@ fn run_next_job(queue: &Mutex<Receiver<MaskJob>>) -> bool {
 }
 
 impl MaskWork {
-    fn done(self) -> Result<(Box<dyn ConstraintState>, Option<TokenMask>), String> {
+    fn done(self, sent: Instant) -> Result<ComputedMask, String> {
         let mut rule = match self {
             MaskWork::Begin(constraint) => constraint.begin(),
             MaskWork::Next(mut rule, id) => {
@@ -138,7 +149,7 @@ impl MaskWork {
             }
         };
         let mask = rule.allowed()?;
-        Ok((rule, mask))
+        Ok(ComputedMask { rule, mask, took: sent.elapsed() })
     }
 }
 
@@ -147,6 +158,8 @@ impl MaskWork {
 pub(super) struct Masking {
     jobs: Sender<MaskJob>,
     slot: Arc<MaskSlot>,
+    /// If `true`, the last mask took longer than [`SUBMIT_TIMEOUT`], or the next one was not ready within it.
+    slow: bool,
 }
 
 /// Result of waiting for a mask.
@@ -161,13 +174,21 @@ pub(super) enum MaskWait {
 
 impl Masking {
     fn send(&self, work: MaskWork) {
-        if self.jobs.send(MaskJob { work, slot: Arc::clone(&self.slot) }).is_err() {
+        if self.jobs.send(MaskJob { work, slot: Arc::clone(&self.slot), sent: Instant::now() }).is_err() {
             *self.slot.lock() = MaskState::Done(Err(EngineError::Sample("the grammar threads have ended".into())));
         }
     }
 
+    /// Waits for the mask of the next token until `until`, before the step is submitted: not at all if masks of the turn
+    /// are slow, since every other row of the step would wait as well.
+    pub(super) fn wait_to_submit(&mut self, until: Instant) -> MaskWait {
+        let wait = self.wait(if self.slow { Instant::now() } else { until });
+        self.slow |= matches!(wait, MaskWait::Late);
+        wait
+    }
+
     /// Waits for the mask of the next token until `until`.
-    pub(super) fn wait(&self, until: Instant) -> MaskWait {
+    pub(super) fn wait(&mut self, until: Instant) -> MaskWait {
         let working = |state: &mut MaskState| matches!(state, MaskState::Working);
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.slot.done.wait_timeout_while(self.slot.lock(), left, working);
@@ -178,8 +199,9 @@ impl Masking {
                 *state = MaskState::Working;
                 MaskWait::Late
             }
-            MaskState::Done(Ok((rule, mask))) => {
+            MaskState::Done(Ok(ComputedMask { rule, mask, took })) => {
                 *state = MaskState::Used(Some(rule));
+                self.slow = took > SUBMIT_TIMEOUT;
                 MaskWait::Mask(mask)
             }
             MaskState::Done(Err(error)) => MaskWait::Failed(error),
@@ -210,7 +232,8 @@ mod tests {
     struct Counting {
         next: u32,
         panics_at: u32,
-        takes: Duration,
+        /// Time that the mask of each token takes.
+        takes: fn(u32) -> Duration,
     }
 
     impl Constraint for Counting {
@@ -221,7 +244,7 @@ mod tests {
 
     impl ConstraintState for Counting {
         fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
-            thread::sleep(self.takes);
+            thread::sleep((self.takes)(self.next));
             assert!(self.next != self.panics_at, "no further");
             let mut mask = TokenMask::all(32);
             (0..32).filter(|&id| id != self.next).for_each(|id| mask.forbid(id));
@@ -240,9 +263,9 @@ mod tests {
 
     #[test]
     fn masks_follow_the_tokens_and_a_panic_is_an_error() {
-        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 2, takes: Duration::ZERO });
+        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 2, takes: |_| Duration::ZERO });
         let mut masks = Masks::default();
-        let masking = masks.begin(&rule).unwrap();
+        let mut masking = masks.begin(&rule).unwrap();
         assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
         assert!(matches!(masking.wait(long()), MaskWait::Failed(_)), "a mask is used once");
         masking.advance(0);
@@ -251,15 +274,37 @@ mod tests {
         assert!(
             matches!(masking.wait(long()), MaskWait::Failed(EngineError::Sample(reason)) if reason.contains("no further"))
         );
-        let other = masks.begin(&rule).unwrap();
+        let mut other = masks.begin(&rule).unwrap();
         assert!(matches!(other.wait(long()), MaskWait::Mask(Some(_))), "the thread lives on");
     }
 
     #[test]
     fn nobody_waits_for_long() {
-        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 9, takes: Duration::from_millis(50) });
-        let masking = Masks::default().begin(&rule).unwrap();
+        let takes = |_| Duration::from_millis(50);
+        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 9, takes });
+        let mut masking = Masks::default().begin(&rule).unwrap();
         assert!(matches!(masking.wait(Instant::now()), MaskWait::Late));
         assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))), "and it comes all the same");
+    }
+    #[test]
+    fn steps_do_not_wait_for_a_turn_of_slow_masks_until_one_is_in_time() {
+        let takes = |next| if next < 2 { Duration::from_millis(50) } else { Duration::ZERO };
+        let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: u32::MAX, takes });
+        let mut masking = Masks::default().begin(&rule).unwrap();
+        assert!(matches!(masking.wait_to_submit(Instant::now() + SUBMIT_TIMEOUT), MaskWait::Late));
+        assert!(matches!(masking.wait_to_submit(long()), MaskWait::Late), "no second wait for the same mask");
+        assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
+        masking.advance(0);
+        assert!(matches!(masking.wait_to_submit(long()), MaskWait::Late), "the last mask was slow");
+        assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
+        // On a busy machine, any mask may be late.
+        let waited = (1..1000).any(|id| {
+            masking.advance(id);
+            assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))));
+            !masking.slow
+        });
+        assert!(waited, "a mask in time lets the next one be waited for");
+        masking.advance(1000);
+        assert!(matches!(masking.wait_to_submit(long()), MaskWait::Mask(Some(_))));
     }
 }

@@ -98,11 +98,11 @@ impl RunningTurn {
     }
 
     /// Returns instructions with which the backend may choose the token that follows the tokens `ids` of a sequence and
-    /// then `ahead`, among `vocab` tokens. Waits for the token's mask until `until`. `None` if the mask is late, or if
-    /// the choice needs the logits.
+    /// then `ahead`, among `vocab` tokens. Waits for the token's mask until `until`, unless the turn's masks are slow.
+    /// `None` if the mask is late, or if the choice needs the logits.
     pub(super) fn pick(&mut self, ids: &[u32], ahead: &[u32], vocab: usize, until: Instant) -> Option<Pick> {
-        if let Some(masking) = self.masking.as_ref().filter(|_| self.mask.is_none()) {
-            match masking.wait(until) {
+        if let Some(masking) = self.masking.as_mut().filter(|_| self.mask.is_none()) {
+            match masking.wait_to_submit(until) {
                 MaskWait::Mask(mask) => self.mask = Some(Ok(mask)),
                 MaskWait::Failed(error) => self.mask = Some(Err(error)),
                 MaskWait::Late => return None,
@@ -141,7 +141,7 @@ impl RunningTurn {
     /// turn only.
     pub(super) fn draw(&mut self, logits: &[f32], history: &[u32], until: Instant) -> Drawn {
         let taken = self.mask.take().map(|taken| taken.map_or_else(MaskWait::Failed, MaskWait::Mask));
-        let mask = match taken.or_else(|| self.masking.as_ref().map(|masking| masking.wait(until))) {
+        let mask = match taken.or_else(|| self.masking.as_mut().map(|masking| masking.wait(until))) {
             None => None,
             Some(MaskWait::Mask(mask)) => mask,
             Some(MaskWait::Late) => return Drawn::Late,
@@ -180,7 +180,8 @@ impl RunningTurn {
             self.stage.decode();
         }
         let finish = self.ends(sampled.id, len, limit, bytes);
-        // Started now, so that the mask threads have a whole forward pass for the next mask.
+        // Started now: if the next mask is ready before the next submission, the backend draws; if not, the mask has the
+        // whole forward pass to be ready for the engine.
         if let Some(masking) = self.masking.as_ref().filter(|_| finish.is_none()) {
             masking.advance(sampled.id);
         }
