@@ -83,6 +83,11 @@ def table():
     ]
     rates += [Slice(f"prefill-{name}", 75, f"--parts prefill --shapes {shape} --rounds 2", judged=True) for name, shape in shapes]
     loads = [Slice(f"agentic-{name}", 75, f"--parts agentic --shapes {shape}", judged=True) for name, shape in shapes]
+    fp8 = [
+        Slice("fp8-128", 90, "--parts agreement,batches --compared tiny-128 --weights fp8"),
+        Slice("decode-7b-fp8", 100, f"--parts decode --shapes qwen2.5-7b --launch graphs --weights fp8 {RATES}"),
+        Slice("prefill-7b-fp8", 75, "--parts prefill --shapes qwen2.5-7b --rounds 2 --weights fp8"),
+    ]
     peers = [
         Slice("peer-transformers", 105, f"gpu_peer.py --shapes qwen2.5-3b,qwen2.5-7b {RATES} --seconds 90", kind="transformers"),
         *(
@@ -91,7 +96,7 @@ def table():
         ),
     ]
     first = [Slice("info", 60, "--parts info"), Slice("ceilings", 40, "--parts ceilings")]
-    return [*first, *kernels, *sanitized, *compared, *stress, *timed, *rates, *loads, *peers]
+    return [*first, *kernels, *sanitized, *compared, *stress, *timed, *rates, *loads, *fp8, *peers]
 
 
 def clipped(path):

@@ -149,11 +149,15 @@ fn a_first_run_without_a_gpu_has_a_result_for_every_part_and_one_archive() {
 }
 
 #[test]
-fn a_head_width_or_shape_without_kernels_is_refused() {
+fn a_head_width_shape_or_format_without_kernels_is_refused() {
     let run = bench_gpu(&["--mock", "--head-dims", "128,72"]);
     assert!(!run.ok() && run.stderr.contains("--head-dims 72: expected widths among"), "{}", run.stderr);
     let run = bench_gpu(&["--mock", "--compared", "smollm2-135m"]);
     assert!(!run.ok() && run.stderr.contains("--compared smollm2-135m: expected tiny"), "{}", run.stderr);
+    let run = bench_gpu(&["--device", "cpu", "--model", "none", "--weights", "fp8", "--parts", "decode"]);
+    assert!(!run.ok() && run.stderr.contains("--weights fp8: a format of weights on a GPU"), "{}", run.stderr);
+    let run = bench_gpu(&["--model", "none", "--weights", "fp8", "--parts", "agreement"]);
+    assert!(!run.ok() && run.stderr.contains("leave out --model"), "{}", run.stderr);
 }
 
 #[test]

@@ -50,20 +50,7 @@ pub(super) fn open(config: &DecoderConfig) -> Weights {
 
 /// Writes a random checkpoint whose layers' matrices are exact in `e4m3`, and opens it.
 pub(super) fn open_fp8(config: &DecoderConfig) -> Weights {
-    changed(config, |name, inn, values| {
-        if !name.ends_with("_proj.weight") {
-            return;
-        }
-        for row in values.chunks_exact_mut(2 * inn) {
-            let halves: Vec<bf16> = row.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]])).collect();
-            let mut bytes = Vec::new();
-            let scale = fp8::quantize_row(&halves, &mut bytes).unwrap();
-            for (at, value) in row.chunks_exact_mut(2).enumerate() {
-                let rounded = bf16::from_f32(fp8::decode(bytes[fp8::byte_of(at)]) * scale);
-                value.copy_from_slice(&rounded.to_le_bytes());
-            }
-        }
-    })
+    changed(config, fp8::round_layer_matrix)
 }
 
 /// Writes a random checkpoint, changes its tensors, given by name, length of a row and bytes, and opens it.

@@ -20,7 +20,7 @@ pub use gguf::Gguf;
 pub use hf::Safetensors;
 pub(crate) use hf::ShardIndex;
 pub(crate) use mapped_file::Map;
-pub use random_checkpoint::write_random;
+pub use random_checkpoint::{write_random, write_random_with};
 pub use tensor_view::TensorView;
 pub(crate) use tensor_view::{GgmlKind, decode, kind_of};
 

@@ -19,6 +19,20 @@ use crate::decoder::DecoderConfig;
 /// # Errors
 /// [`ModelError::Io`] when a file cannot be written, [`ModelError::Input`] for an unsupported shape.
 pub fn write_random(dir: &Path, config: &DecoderConfig, seed: u64) -> Result<(), ModelError> {
+    write_random_with(dir, config, seed, |_, _, _| ())
+}
+
+/// Writes a checkpoint like [`write_random`] whose tensors `change` has changed, given by name, length of a row and
+/// bytes.
+///
+/// # Errors
+/// The same as for [`write_random`].
+pub fn write_random_with(
+    dir: &Path,
+    config: &DecoderConfig,
+    seed: u64,
+    mut change: impl FnMut(&str, usize, &mut [u8]),
+) -> Result<(), ModelError> {
     config.check()?;
     if config.rope_scaling != crate::decoder::RopeScaling::None {
         return Err(ModelError::Input("random checkpoints do not support rotary scaling".to_owned()));
@@ -48,7 +62,8 @@ pub fn write_random(dir: &Path, config: &DecoderConfig, seed: u64) -> Result<(),
     let tensors: Vec<_> = tensors(config)
         .into_iter()
         .map(|(name, shape)| {
-            let bytes = values(&mut random, &name, &shape);
+            let mut bytes = values(&mut random, &name, &shape);
+            change(&name, shape.last().copied().unwrap_or(1), &mut bytes);
             (name, shape, bytes)
         })
         .collect();

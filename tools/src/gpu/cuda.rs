@@ -156,18 +156,35 @@ pub(super) fn ceilings(ordinal: usize) -> Result<Ceilings, CudaError> {
     Ok(Ceilings { bandwidth: ceilings.bandwidth, operations: ceilings.operations })
 }
 
-/// Creates a backend of this shape with random weights; `limit` is the time limit of a step.
+/// Settings of every decoder of a run.
+#[derive(Debug, Clone)]
+pub(super) struct DecoderSettings {
+    pub(super) ordinal: usize,
+    pub(super) weights: WeightFormat,
+    /// Time limit of a step.
+    pub(super) limit: Duration,
+    /// File of chosen algorithms, if any.
+    pub(super) algorithms: Option<AlgorithmFile>,
+}
+
+impl DecoderSettings {
+    /// Returns the options of a decoder with CUDA graphs and as many KV blocks as fit.
+    fn options(&self, limits: StepLimits) -> CudaOptions {
+        let Self { ordinal, weights, limit, algorithms } = self.clone();
+        CudaOptions { ordinal, weights, limits, share: 0.9, blocks: None, graphs: true, limit, algorithms }
+    }
+}
+
+/// Creates a backend of this shape with random weights.
 pub(super) fn backend(
-    ordinal: usize,
+    settings: &DecoderSettings,
     shape: &ModelShape,
     limits: StepLimits,
     graphs: bool,
-    limit: Duration,
-    algorithms: Option<AlgorithmFile>,
     team: Arc<Team>,
 ) -> Result<(CudaBackend, LoadTime), CudaError> {
     let begun = Instant::now();
-    let options = CudaOptions { graphs, ..options(ordinal, limits, limit, algorithms) };
+    let options = CudaOptions { graphs, ..settings.options(limits) };
     let mut decoder = CudaDecoder::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)?;
     decoder.warm_up()?;
     // The warm-up counts: a server is ready only after it.
@@ -181,48 +198,30 @@ pub(super) fn backend(
     Ok((CudaBackend::new(decoder, &shape.name, 1, team), ready))
 }
 
-/// Options of a decoder with weights in `bf16`, CUDA graphs, and as many KV blocks as fit.
-fn options(ordinal: usize, limits: StepLimits, limit: Duration, algorithms: Option<AlgorithmFile>) -> CudaOptions {
-    CudaOptions {
-        ordinal,
-        weights: WeightFormat::Bf16,
-        limits,
-        share: 0.9,
-        blocks: None,
-        graphs: true,
-        limit,
-        algorithms,
-    }
-}
-
-/// Creates a profiler of this shape with random weights, large enough for `steps`; `limit` is the time limit of a step.
+/// Creates a profiler of this shape with random weights, large enough for `steps`.
 pub(super) fn profiler(
-    ordinal: usize,
+    settings: &DecoderSettings,
     shape: &ModelShape,
     limits: StepLimits,
     steps: &[UniformBatch],
-    limit: Duration,
-    algorithms: Option<AlgorithmFile>,
 ) -> Result<CudaProfiler, CudaError> {
     let blocks = steps.iter().map(UniformBatch::blocks).max();
     // Without graphs, because the kernels of a graph cannot be timed one by one.
-    let options = CudaOptions { blocks, graphs: false, ..options(ordinal, limits, limit, algorithms) };
+    let options = CudaOptions { blocks, graphs: false, ..settings.options(limits) };
     CudaProfiler::load(WeightSource::Random { config: &shape.config, seed: 1 }, &options)
 }
 
 /// Compares, over one checkpoint, GPU with CPU, with and without adapters; batches with single rows; and CUDA graphs
-/// with plain launches. `limit` is the time limit of a step. Results before an error are in `found`.
+/// with plain launches. Results before an error are in `found`.
 pub(super) fn agreement(
-    ordinal: usize,
+    settings: &DecoderSettings,
     weights: &Weights,
-    limit: Duration,
-    algorithms: Option<AlgorithmFile>,
     team: &Arc<Team>,
     found: &mut Vec<Agreement>,
 ) -> anyhow::Result<()> {
     let context = LIMITS.context.min(weights.config().context);
     let limits = StepLimits { context, ..LIMITS };
-    let options = CudaOptions { blocks: Some(4096), ..options(ordinal, limits, limit, algorithms) };
+    let options = CudaOptions { blocks: Some(4096), ..settings.options(limits) };
     let decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));
     let vocab = weights.config().vocab;
@@ -242,19 +241,17 @@ pub(super) fn agreement(
 }
 
 /// Compares batches of [`MAX_ROWS`] rows with single rows, and CUDA graphs of up to as many rows with plain launches,
-/// without and with adapters. The graphs are captured by a warm-up, as in a server. `limit` is the time limit of a
-/// step. Results before an error are in `found`.
+/// without and with adapters. The graphs are captured by a warm-up, as in a server. Results before an error are in
+/// `found`.
 pub(super) fn large_batches(
-    ordinal: usize,
+    settings: &DecoderSettings,
     weights: &Weights,
-    limit: Duration,
-    algorithms: Option<AlgorithmFile>,
     team: &Arc<Team>,
     found: &mut Vec<Agreement>,
 ) -> anyhow::Result<()> {
     let limits = StepLimits { rows: MAX_ROWS, ..LIMITS };
     let blocks = Some(limits.rows * limits.context.div_ceil(BLOCK));
-    let options = CudaOptions { blocks, ..options(ordinal, limits, limit, algorithms) };
+    let options = CudaOptions { blocks, ..settings.options(limits) };
     let mut decoder = CudaDecoder::load(WeightSource::Checkpoint(weights), &options)?;
     decoder.warm_up()?;
     let mut gpu = CudaBackend::new(decoder, "gpu", 1, Arc::clone(team));

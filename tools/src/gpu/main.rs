@@ -35,6 +35,7 @@ use anyhow::ensure;
 use clap::Parser;
 use waymark_models::cuda::kernel::layout::HEAD_DIMS;
 use waymark_models::cuda::kernel::source;
+use waymark_models::cuda::plan::WeightFormat;
 use waymark_runtime::config::{Device, EmbedderArgs, LogFormat, StepArgs};
 use waymark_runtime::logging;
 
@@ -177,6 +178,11 @@ struct Args {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has algorithms to choose from"))]
     algorithms: Option<PathBuf>,
 
+    /// Format of the layers' matrices in the parts that run a decoder: `bf16` or `fp8`. Shapes in `fp8` have names of their
+    /// own in the report. Training is in `bf16`.
+    #[arg(long, value_name = "FORMAT", default_value_t = WeightFormat::Bf16, conflicts_with = "mock")]
+    weights: WeightFormat,
+
     /// Folder whose `.cu` files replace the kernels' source files of the same name, to try a change without a build.
     #[arg(long, value_name = "DIR")]
     kernels: Option<PathBuf>,
@@ -238,6 +244,17 @@ impl Args {
         // Larger shapes take minutes on the CPU, and the goals look for a real model's name.
         let compared = &self.compared.name;
         ensure!(compared.starts_with("tiny"), "--compared {compared}: expected tiny or tiny-128");
+        ensure!(
+            self.weights == WeightFormat::Bf16 || self.device != Device::Cpu,
+            "--weights {}: a format of weights on a GPU; leave it out for --device cpu",
+            self.weights
+        );
+        // The CPU computes with the checkpoint's weights, which random ones share.
+        ensure!(
+            self.weights == WeightFormat::Bf16 || self.model.is_none() || !self.wants(BenchPart::Agreement),
+            "--weights {} is compared over random weights that the format holds exactly: leave out --model",
+            self.weights
+        );
         let peer = self.peer.as_deref().map(report::read).transpose()?;
         let source = if self.judge.is_empty() { self.source()? } else { None };
         let notes = kernels.map(|names| format!("kernels replaced: {}", names.join(", "))).into_iter().collect();

@@ -9,6 +9,7 @@ use anyhow::Context;
 use waymark_agent::{Search, SearchLimits, Searcher};
 use waymark_engine::{Backend, CpuBackend, Engine, EngineConfig, KvBudget, MockBackend};
 use waymark_models::BLOCK;
+use waymark_models::cuda::plan::WeightFormat;
 use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
@@ -188,7 +189,8 @@ impl Args {
             self.model.as_deref().context("--device cpu needs --model: random weights are used on a GPU only")?;
         let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
         let decoder = Decoder::load(&checkpoint.weights, Arc::new(Team::new(self.threads())))?;
-        let shape = ModelShape { name: checkpoint.name.clone(), config: decoder.config().clone() };
+        let config = decoder.config().clone();
+        let shape = ModelShape { name: checkpoint.name.clone(), config, weights: WeightFormat::Bf16 };
         let generation = checkpoint.weights.generation();
         let backend = CpuBackend::new(decoder, &checkpoint.name, generation, KvBudget::Blocks(self.blocks()))?;
         Ok((Box::new(backend), shape))

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use waymark_models::architecture::Architecture;
+use waymark_models::cuda::plan::WeightFormat;
 use waymark_models::decoder::{DecoderConfig, RopeScaling};
 
 /// A named decoder configuration.
@@ -11,6 +12,8 @@ use waymark_models::decoder::{DecoderConfig, RopeScaling};
 pub(super) struct ModelShape {
     pub(super) name: String,
     pub(super) config: DecoderConfig,
+    /// Format of the layers' matrices.
+    pub(super) weights: WeightFormat,
 }
 
 /// Peak rates of a GPU.
@@ -65,11 +68,21 @@ impl FromStr for ModelShape {
             tied_embeddings: tied,
             architecture: Architecture { qkv_bias: bias, ..Architecture::default() },
         };
-        Ok(Self { name: name.to_owned(), config })
+        Ok(Self { name: name.to_owned(), config, weights: WeightFormat::Bf16 })
     }
 }
 
 impl ModelShape {
+    /// Sets the format of the layers' matrices. The name tells any but `bf16`, so that goals are judged by `bf16` alone.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has formats to choose from"))]
+    pub(super) fn with_weights(self, weights: WeightFormat) -> Self {
+        let name = match weights {
+            WeightFormat::Bf16 => self.name,
+            WeightFormat::Fp8 => format!("{}-{weights}", self.name),
+        };
+        Self { name, weights, ..self }
+    }
+
     /// Number of matrix parameters that every token is multiplied by, including the output projection.
     pub(super) fn parameters(&self) -> usize {
         self.layers() + self.config.vocab * self.config.hidden
@@ -82,6 +95,15 @@ impl ModelShape {
         config.layers * (attention + 3 * config.hidden * config.ffn)
     }
 
+    /// Bytes of the matrices that every token is multiplied by. Scales are left out; the output projection is in `bf16`.
+    fn weight_bytes(&self) -> usize {
+        let of_layers = match self.weights {
+            WeightFormat::Bf16 => 2,
+            WeightFormat::Fp8 => 1,
+        };
+        of_layers * self.layers() + 2 * self.config.vocab * self.config.hidden
+    }
+
     /// Bytes of KV cache per token over all layers, in `bf16`.
     pub(super) fn kv_bytes(&self) -> usize {
         2 * self.config.kv_width() * self.config.layers * 2
@@ -90,7 +112,7 @@ impl ModelShape {
     /// Returns the minimum seconds of a decode step of `rows` sequences with `context` tokens each: every weight and
     /// every cached token is read once, and every row is multiplied by every weight.
     pub(super) fn decode_floor(&self, rows: usize, context: usize, best: Ceilings) -> f64 {
-        let bytes = 2 * self.parameters() + rows * context * self.kv_bytes();
+        let bytes = self.weight_bytes() + rows * context * self.kv_bytes();
         let operations = rows * (2 * self.parameters() + context * self.attention_operations());
         best.seconds(bytes as f64, operations as f64)
     }
@@ -103,7 +125,7 @@ impl ModelShape {
         let vocabulary = 2 * self.config.vocab * self.config.hidden;
         let row = 2 * self.layers() * tokens + pairs * self.attention_operations() + vocabulary;
         // The weights are read once for all prompts.
-        best.seconds(2.0 * self.parameters() as f64, rows as f64 * row as f64)
+        best.seconds(self.weight_bytes() as f64, rows as f64 * row as f64)
     }
 
     /// Number of operations per pair of query and key positions: scores and weighted values over all heads and layers.
@@ -152,6 +174,21 @@ mod tests {
         assert!((floor(2 * balance) / floor(1) - 2.0).abs() < 1e-3);
         // KV of 64 sequences with 4,096 tokens is more than the weights of the 7B.
         assert!(seven.decode_floor(64, 4096, best) > 2.0 * floor(1));
+    }
+
+    #[test]
+    fn fp8_halves_the_layers_and_tells_so_in_the_name() {
+        let best = Ceilings { bandwidth: 4e12, operations: 8e14 };
+        let half = shape("qwen2.5-7b");
+        let fp8 = half.clone().with_weights(WeightFormat::Fp8);
+        assert_eq!(
+            (fp8.name.as_str(), half.clone().with_weights(WeightFormat::Bf16)),
+            ("qwen2.5-7b-fp8", half.clone())
+        );
+        // 6.53 billion parameters of layers at one byte, and 0.54 billion of the output projection at two.
+        assert!((7.6e9..7.63e9).contains(&(fp8.weight_bytes() as f64)), "{}", fp8.weight_bytes());
+        let floors = [&half, &fp8].map(|shape| shape.decode_floor(1, 1, best));
+        assert!((floors[0] / floors[1] - half.weight_bytes() as f64 / fp8.weight_bytes() as f64).abs() < 1e-3);
     }
 
     #[test]

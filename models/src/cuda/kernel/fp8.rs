@@ -85,6 +85,23 @@ pub fn byte_of(at: usize) -> usize {
     at / 4 * 4 + [0, 2, 1, 3][at % 4]
 }
 
+/// Rounds a tensor of a checkpoint in `bf16` to numbers that `e4m3` holds exactly, if the tensor is a matrix of a layer,
+/// with rows of `inner` values. Rows with a value that is not finite stay as they are.
+pub fn round_layer_matrix(name: &str, inner: usize, values: &mut [u8]) {
+    if !name.ends_with("_proj.weight") {
+        return;
+    }
+    for row in values.chunks_exact_mut(2 * inner) {
+        let halves: Vec<bf16> = row.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]])).collect();
+        let mut bytes = Vec::with_capacity(inner);
+        let Some(scale) = quantize_row(&halves, &mut bytes) else { continue };
+        for (at, value) in row.chunks_exact_mut(2).enumerate() {
+            let rounded = bf16::from_f32(decode(bytes[byte_of(at)]) * scale);
+            value.copy_from_slice(&rounded.to_le_bytes());
+        }
+    }
+}
+
 /// Conversion of weights from `e4m3` to `bf16`, exactly.
 #[derive(Debug, Clone, Copy)]
 pub struct DequantizeFp8 {
@@ -166,6 +183,21 @@ mod tests {
         let mut bytes = Vec::new();
         assert_eq!(quantize_row(&[bf16::ZERO; 4], &mut bytes), Some(1.0));
         assert_eq!(bytes, [0; 4]);
+    }
+
+    #[test]
+    fn rounding_a_matrix_again_changes_nothing() {
+        let values = |largest: f32| (0..64).map(move |i| bf16::from_f32(largest * ((i as f32 - 31.0) / 32.0)));
+        let mut bytes: Vec<u8> =
+            [0.02, 447.0, 900.0].into_iter().flat_map(values).flat_map(bf16::to_le_bytes).collect();
+        let given = bytes.clone();
+        round_layer_matrix("model.norm.weight", 64, &mut bytes);
+        assert_eq!(bytes, given);
+        round_layer_matrix("model.layers.0.mlp.up_proj.weight", 64, &mut bytes);
+        assert_ne!(bytes, given);
+        let once = bytes.clone();
+        round_layer_matrix("model.layers.0.mlp.up_proj.weight", 64, &mut bytes);
+        assert_eq!(bytes, once);
     }
 
     #[test]

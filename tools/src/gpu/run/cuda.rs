@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use waymark_models::cuda::algorithms::AlgorithmFile;
-use waymark_models::cuda::plan::StepLimits;
+use waymark_models::cuda::kernel::fp8;
+use waymark_models::cuda::plan::{StepLimits, WeightFormat};
 use waymark_models::decoder::DecoderConfig;
 use waymark_models::kernel::Team;
-use waymark_models::weights::{Weights, write_random};
+use waymark_models::weights::{Weights, write_random, write_random_with};
 use waymark_runtime::assembly;
 
 use super::super::agentic::SearchSource;
+use super::super::cuda::DecoderSettings;
 use super::super::facts::loaded_libraries;
 use super::super::ledger::{ReportLedger, catch_panic, catch_panic_async};
 use super::super::profile::{ProfileReport, steps};
@@ -58,6 +60,7 @@ impl Args {
                 let timed = catch_panic(|| Ok(cuda::gemm(ordinal, shape, self.rounds, best, found)?));
                 ledger.record(&format!("matrix multiplications, {}", shape.name), timed);
             }
+            let shape = &shape.clone().with_weights(self.weights);
             for mode in LaunchMode::ALL.into_iter().filter(|mode| self.launch.contains(mode)) {
                 let graphs = mode == LaunchMode::Graphs;
                 if loads && (graphs || self.wants(BenchPart::Decode)) {
@@ -92,7 +95,8 @@ impl Args {
             ledger.record("batches", compared);
         }
         if self.wants(BenchPart::Training) {
-            training(target, &self.small(), || self.random(true), ledger);
+            let format = WeightFormat::Bf16;
+            training(target, &self.small(format), || self.random(true, format), ledger);
             if let Some(name) = &self.model {
                 training(target, name, || Ok(assembly::checkpoint(name, self.cache.clone())?.0.weights), ledger);
             }
@@ -108,17 +112,21 @@ impl Args {
         }
     }
 
-    /// Returns the name of the model with random weights that is compared.
-    fn small(&self) -> String {
-        format!("random weights of the shape {}", self.compared.name)
+    /// Returns the name of the model with random weights in a format that is compared.
+    fn small(&self, format: WeightFormat) -> String {
+        format!("random weights of the shape {}", self.compared.clone().with_weights(format).name)
     }
 
-    /// Creates a checkpoint with random weights to compare. With tied embeddings the previous token is nearly always
-    /// the most likely next one, and almost certain, which makes comparisons of text uninformative.
-    fn random(&self, tied: bool) -> anyhow::Result<Weights> {
+    /// Creates a checkpoint with random weights to compare, which `format` holds exactly. With tied embeddings the
+    /// previous token is nearly always the most likely next one, and almost certain, which makes comparisons of text
+    /// uninformative.
+    fn random(&self, tied: bool, format: WeightFormat) -> anyhow::Result<Weights> {
         let config = DecoderConfig { tied_embeddings: tied, ..self.compared.config.clone() };
         temp_dir::with(|dir| {
-            write_random(dir, &config, 1)?;
+            match format {
+                WeightFormat::Bf16 => write_random(dir, &config, 1)?,
+                WeightFormat::Fp8 => write_random_with(dir, &config, 1, fp8::round_layer_matrix)?,
+            }
             Ok(Weights::open(dir)?)
         })
     }
@@ -133,9 +141,8 @@ impl Args {
         ledger: &mut ReportLedger,
     ) -> anyhow::Result<()> {
         let limits = self.limits(shape);
-        let limit = self.step_args.limit();
         let team = Arc::clone(&target.team);
-        let (backend, ready) = cuda::backend(target.ordinal, shape, limits, graphs, limit, self.algorithms(), team)?;
+        let (backend, ready) = cuda::backend(&self.settings(target), shape, limits, graphs, team)?;
         let engine = self.engine(Box::new(backend))?;
         if graphs {
             ledger.report.ready.push(ready);
@@ -158,8 +165,7 @@ impl Args {
         let context = self.prompt + self.tokens / 2;
         let best = target.best.context("the GPU's peak rates are unknown: their measurement failed")?;
         let steps = steps(&self.sequences, context, (self.prompts, self.prompt_tokens), limits);
-        let mut profiler =
-            cuda::profiler(target.ordinal, shape, limits, &steps, self.step_args.limit(), self.algorithms())?;
+        let mut profiler = cuda::profiler(&self.settings(target), shape, limits, &steps)?;
         for step in steps {
             let found = profiler.profile(step, self.rounds)?;
             report.profiles.push(ProfileReport::new(shape, step, &found, best));
@@ -167,9 +173,14 @@ impl Args {
         Ok(())
     }
 
-    /// Returns the file of chosen algorithms, if any.
-    fn algorithms(&self) -> Option<AlgorithmFile> {
-        self.algorithms.as_ref().map(AlgorithmFile::new)
+    /// Returns the settings of every decoder.
+    fn settings(&self, target: &GpuTarget) -> DecoderSettings {
+        DecoderSettings {
+            ordinal: target.ordinal,
+            weights: self.weights,
+            limit: self.step_args.limit(),
+            algorithms: self.algorithms.as_ref().map(AlgorithmFile::new),
+        }
     }
 
     /// Returns the limits of steps of a shape.
@@ -184,13 +195,10 @@ impl Args {
                 let (checkpoint, _) = assembly::checkpoint(name, self.cache.clone())?;
                 (checkpoint.name, checkpoint.weights)
             }
-            None => (self.small(), self.random(false)?),
+            None => (self.small(self.weights), self.random(false, self.weights)?),
         };
         let mut found = Vec::new();
-        let limit = self.step_args.limit();
-        let compared = catch_panic(|| {
-            cuda::agreement(target.ordinal, &weights, limit, self.algorithms(), &target.team, &mut found)
-        });
+        let compared = catch_panic(|| cuda::agreement(&self.settings(target), &weights, &target.team, &mut found));
         report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
         compared
     }
@@ -198,18 +206,12 @@ impl Args {
     /// Compares large batches with single rows over a small model with random weights.
     fn large_batches(&self, target: &GpuTarget, report: &mut GpuReport) -> anyhow::Result<()> {
         let mut found = Vec::new();
-        let limit = self.step_args.limit();
         let compared = catch_panic(|| {
-            cuda::large_batches(
-                target.ordinal,
-                &self.random(false)?,
-                limit,
-                self.algorithms(),
-                &target.team,
-                &mut found,
-            )
+            let weights = self.random(false, self.weights)?;
+            cuda::large_batches(&self.settings(target), &weights, &target.team, &mut found)
         });
-        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: self.small(), ..agreement }));
+        let over = self.small(self.weights);
+        report.agreement.extend(found.into_iter().map(|agreement| Agreement { over: over.clone(), ..agreement }));
         compared
     }
 }
