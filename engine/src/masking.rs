@@ -286,6 +286,7 @@ mod tests {
         assert!(matches!(masking.wait(Instant::now()), MaskWait::Late));
         assert!(matches!(masking.wait(long()), MaskWait::Mask(Some(_))), "and it comes all the same");
     }
+
     #[test]
     fn steps_do_not_wait_for_a_turn_of_slow_masks_until_one_is_in_time() {
         let takes = |next| if next < 2 { Duration::from_millis(50) } else { Duration::ZERO };

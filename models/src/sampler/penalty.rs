@@ -162,6 +162,7 @@ mod tests {
             assert_eq!(logits, [2.0 - 1.0 - 0.25, -8.0 - 0.5 - 0.25, 1.0, 0.0]);
         }
     }
+
     #[test]
     fn counts_kept_from_call_to_call_are_those_of_the_history() {
         let params =
