@@ -26,7 +26,7 @@ use super::cpu::{CpuBackend, KvBudget};
 use super::error::EngineError;
 use super::health::StopFlag;
 use super::mailbox::{Inbox, Mail, mailbox};
-use super::mock::{MockBackend, Random};
+use super::mock::{MockBackend, Random, draw_rows};
 use super::request::{Generate, SessionOptions};
 use super::stage::TurnStage;
 use super::stop::StopSet;
@@ -356,14 +356,7 @@ impl Backend for Drawing {
 
     fn collect(&mut self, output: &mut PassOutput) -> Result<(), BackendError> {
         let all = std::mem::take(&mut output.logits);
-        let draw = |(pick, row): (&Option<Pick>, usize)| pick.as_ref().map(|pick| pick.choose(all.row(row)));
-        output.drawn = self.picks.iter().zip(0..).map(draw).collect();
-        let left: Vec<usize> =
-            (0..all.rows()).filter(|&row| output.drawn.get(row).is_none_or(Option::is_none)).collect();
-        output.logits.reset(all.vocab(), left.len());
-        for (to, from) in left.into_iter().enumerate() {
-            output.logits.row_mut(to).copy_from_slice(all.row(from));
-        }
+        draw_rows(&all, &self.picks, output);
         let drawn = || self.picks.iter().flatten();
         self.drawn[0].fetch_add(drawn().count(), Ordering::Relaxed);
         self.drawn[1].fetch_add(drawn().filter(|pick| pick.adjustment.is_some()).count(), Ordering::Relaxed);

@@ -37,15 +37,20 @@ impl MockPass {
     /// Writes the result of the pass.
     pub(super) fn land(self, output: &mut PassOutput) -> Result<(), BackendError> {
         self.result?;
-        let rows = self.logits.rows();
-        let pick = |row: usize| self.picks.get(row).and_then(Option::as_ref);
-        output.drawn.clear();
-        output.drawn.extend((0..rows).map(|row| pick(row).map(|pick| pick.choose(self.logits.row(row)))));
-        let left: Vec<usize> = (0..rows).filter(|&row| pick(row).is_none()).collect();
-        output.logits.reset(self.logits.vocab(), left.len());
-        for (to, from) in left.into_iter().enumerate() {
-            output.logits.row_mut(to).copy_from_slice(self.logits.row(from));
-        }
+        draw_rows(&self.logits, &self.picks, output);
         Ok(())
+    }
+}
+
+/// Draws the token of each row that has a pick, and copies the logits of the others to the output, as a device does.
+pub(crate) fn draw_rows(logits: &Logits, picks: &[Option<Pick>], output: &mut PassOutput) {
+    let rows = logits.rows();
+    let pick = |row: usize| picks.get(row).and_then(Option::as_ref);
+    output.drawn.clear();
+    output.drawn.extend((0..rows).map(|row| pick(row).map(|pick| pick.choose(logits.row(row)))));
+    let left: Vec<usize> = (0..rows).filter(|&row| pick(row).is_none()).collect();
+    output.logits.reset(logits.vocab(), left.len());
+    for (to, from) in left.into_iter().enumerate() {
+        output.logits.row_mut(to).copy_from_slice(logits.row(from));
     }
 }

@@ -22,6 +22,8 @@ use waymark_models::tokenizer::Tokenizer;
 use waymark_models::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits, ModelError};
 
 use super::backend::{Backend, BackendError, BackendSpec, PassOutput, RecordedSteps};
+#[cfg(test)]
+pub(crate) use async_pass::draw_rows;
 use async_pass::{MockPass, Overdue};
 use memory::MockMemory;
 use script::MockScript;
