@@ -1,5 +1,6 @@
 //! Device memory, and pinned host memory.
 
+use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
@@ -95,6 +96,29 @@ impl<T> Drop for PinnedBuffer<T> {
     }
 }
 
+/// Describes a copy of `rows` rows of `width` bytes, which begin `pitch` bytes apart on both sides.
+// Written out: some fields are enumerations without a zero, so the struct cannot begin as zeros.
+fn copy_of_rows(from: *const u8, to: u64, width: usize, pitch: usize, rows: usize) -> sys::CUDA_MEMCPY2D {
+    sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: from.cast(),
+        srcDevice: 0,
+        srcArray: ptr::null_mut(),
+        srcPitch: pitch,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: ptr::null_mut(),
+        dstDevice: to,
+        dstArray: ptr::null_mut(),
+        dstPitch: pitch,
+        WidthInBytes: width,
+        Height: rows,
+    }
+}
+
 impl Gpu {
     /// Enqueues a copy to the GPU. `from` must not change until the copy is done: use pinned memory that is written
     /// again only after the next wait, or wait immediately.
@@ -126,16 +150,7 @@ impl Gpu {
                 })?;
                 continue;
             }
-            // SAFETY: a plain struct of numbers and pointers, for which all zeros is valid.
-            let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-            copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-            copy.srcHost = from[first..].as_ptr().cast();
-            copy.srcPitch = pitch;
-            copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-            copy.dstDevice = to.address() + first as u64;
-            copy.dstPitch = pitch;
-            copy.WidthInBytes = width;
-            copy.Height = rows;
+            let copy = copy_of_rows(from[first..].as_ptr(), to.address() + first as u64, width, pitch, rows);
             // SAFETY: as for a single row.
             let copied = unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream()) };
             call("cannot copy rows to the GPU", copied.result())?;
