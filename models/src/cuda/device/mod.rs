@@ -11,6 +11,7 @@ mod cublas_lt;
 mod event;
 mod gemm_times;
 mod graph;
+mod launch;
 mod library;
 mod memory;
 mod module;
@@ -20,7 +21,6 @@ mod shared_library;
 mod stream;
 mod tuning;
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,6 @@ pub use peak_rates::PeakRates;
 use stream::GpuStream;
 
 use super::CudaError;
-use super::kernel::{CudaKernel, Geometry, KernelError, Launch};
 use crate::adaptive_wait::AdaptiveWait;
 
 /// Default time limit for the completion of enqueued work.
@@ -177,21 +176,6 @@ impl Gpu {
     /// [`CudaError::Lost`] when the GPU was given up; no further calls may be made to it.
     pub(crate) fn bind(&self) -> Result<(), CudaError> {
         self.hold.bind()
-    }
-}
-
-impl Launch for Gpu {
-    unsafe fn launch(
-        &self,
-        kernel: CudaKernel,
-        geometry: Geometry,
-        arguments: &mut [*mut c_void],
-    ) -> Result<(), KernelError> {
-        let Geometry { blocks: [x, y, z], threads, shared } = geometry;
-        let function = self.module.function(kernel);
-        // SAFETY: the caller's promise.
-        unsafe { result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared, self.stream.raw(), arguments) }
-            .map_err(|error| KernelError::Driver { kernel, reason: describe(error) })
     }
 }
 

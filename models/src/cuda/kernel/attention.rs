@@ -48,7 +48,7 @@ pub struct AttendDecode {
 impl AttendDecode {
     /// Returns the number of workspace values of a launch.
     pub fn workspace(rows: u32, splits: u32, heads: u32, dim: u32) -> usize {
-        rows as usize * heads as usize * splits as usize * (dim as usize + 2)
+        rows as usize * heads as usize * splits as usize * (dim as usize + 4)
     }
 
     /// Returns a number of splits that gives each of `multiprocessors` multiprocessors a few blocks, without splitting

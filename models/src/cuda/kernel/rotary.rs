@@ -6,6 +6,9 @@ use super::launch::LaunchArguments;
 use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, layout};
 use crate::batch::BLOCK;
 
+/// Threads per block.
+const THREADS: u32 = 128;
+
 /// Adds biases, normalizes per head, and rotates queries and keys, in `f32`. Queries are written back in place, keys
 /// and values into the KV cache. Each head's first half is rotated against its second half, as in
 /// [`Rope`](crate::kernel::rope::Rope).
@@ -83,6 +86,8 @@ impl Rotary {
             .float(self.eps);
         // SAFETY: the parameters of `rotary`. Sizes were checked against the bounds of all indices, which hold by the
         // contract of `DeviceSlice::new`.
-        unsafe { arguments.launch(on, kernel, Geometry { blocks: [self.count, 1, 1], threads: 128, shared: 0 }) }
+        let heads = self.heads + 2 * self.kv_heads;
+        let blocks = [self.count, heads.div_ceil(THREADS / 32), 1];
+        unsafe { arguments.launch(on, kernel, Geometry { blocks, threads: THREADS, shared: 0 }) }
     }
 }

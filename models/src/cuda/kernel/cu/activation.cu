@@ -7,6 +7,7 @@ DEVICE u32 silu_pair(u32 gate, u32 up) {
 }
 
 KERNEL(256, 1) silu_mul(const bf16* gate_up, bf16* out, u32 width) {
+    after_previous();
     const u32 i = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
     if (i >= width) return;
     const bf16* row = gate_up + (u64)blockIdx.y * 2 * width;

@@ -163,13 +163,29 @@ DEVICE float whole(float share) {
     return share + shuffle_xor(share, 2);
 }
 
+// Maximum number of parts of a context.
+#define MAX_SPLITS 64
+
+DEVICE void add_scaled(float4& sum, float4 x, float scale) {
+    sum.x += x.x * scale, sum.y += x.y * scale, sum.z += x.z * scale, sum.w += x.w * scale;
+}
+
+DEVICE void store_scaled(bf16* to, float4 x, float scale) {
+    *(uint2*)to = make_uint2(pack(x.x * scale, x.y * scale), pack(x.z * scale, x.w * scale));
+}
+
 // Decode attention: one row of the batch, one key/value head, one part of the context.
 KERNEL(128, 2) attend_decode(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const bf16* qkv, u32 stride,
     const bf16* cache, float* workspace, u32* arrived, bf16* out, u32 heads) {
+    after_previous();
     const u32 PITCH = DIM + 4;
     SHARED_ARRAY(float, parts, 4 * 16 * (DIM + 4));
     SHARED_ARRAY(float, sums, 4 * 16 * 2);
+    // Weights of the shares of a row: first of the warps, then of all parts of the context.
+    SHARED_ARRAY(float, weights, 16 * MAX_SPLITS);
+    SHARED_ARRAY(float, highs, 16);
+    SHARED_ARRAY(float, totals, 16);
     SHARED_ARRAY(u32, last, 1);
     const u32 row = blockIdx.z, kv_heads = gridDim.y, splits = gridDim.x, group = heads / kv_heads;
     const u32 length = context[row], token = first[row], head = blockIdx.y * group;
@@ -208,23 +224,36 @@ KERNEL(128, 2) attend_decode(
         }
     }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < group * DIM; i += blockDim.x) {
-        const u32 r = i / DIM, at = i % DIM;
-        float high = -infinity();
+    // Weights of the warps' shares of each row.
+    if (threadIdx.x < 16) {
+        const u32 r = threadIdx.x;
+        float high = -infinity(), total = 0.0f;
+#pragma unroll
         for (u32 w = 0; w < 4; w++) high = fmaxf(high, sums[2 * (w * 16 + r)]);
-        float sum = 0.0f, total = 0.0f;
+#pragma unroll
         for (u32 w = 0; w < 4; w++) {
             // A warp without a block has a maximum of -∞, so its weight exp2(-∞) is 0.
             const float weight = exp2f(sums[2 * (w * 16 + r)] - high);
-            sum += parts[(w * 16 + r) * PITCH + at] * weight;
+            weights[r * MAX_SPLITS + w] = weight;
             total += sums[2 * (w * 16 + r) + 1] * weight;
         }
+        highs[r] = high, totals[r] = total;
+    }
+    __syncthreads();
+    bf16* to = out + ((u64)token * heads + head) * DIM;
+    float* places = workspace + ((u64)row * heads + head) * splits * (DIM + 4);
+    for (u32 i = threadIdx.x * 4; i < group * DIM; i += blockDim.x * 4) {
+        const u32 r = i / DIM, at = i % DIM;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (u32 w = 0; w < 4; w++)
+            add_scaled(sum, *(const float4*)(parts + (w * 16 + r) * PITCH + at), weights[r * MAX_SPLITS + w]);
         if (count == 1) {
-            out[((u64)token * heads + head) * DIM + i] = narrow(sum / total);
+            store_scaled(to + i, sum, 1.0f / totals[r]);
         } else {
-            float* place = workspace + (((u64)row * heads + head + r) * splits + blockIdx.x) * (DIM + 2);
-            place[at] = sum;
-            if (at == 0) place[DIM] = high, place[DIM + 1] = total;
+            float* place = places + (r * splits + blockIdx.x) * (DIM + 4);
+            *(float4*)(place + at) = sum;
+            if (at == 0) place[DIM] = highs[r], place[DIM + 1] = totals[r];
         }
     }
     if (count == 1) return;
@@ -240,19 +269,36 @@ KERNEL(128, 2) attend_decode(
     __syncthreads();
     if (!last[0]) return;
     __threadfence();
-    for (u32 i = threadIdx.x; i < group * DIM; i += blockDim.x) {
-        const u32 r = i / DIM, at = i % DIM;
-        const float* place = workspace + ((u64)row * heads + head + r) * splits * (DIM + 2);
-        float high = -infinity();
-        for (u32 part = 0; part < count; part++) high = fmaxf(high, load_shared_by_blocks(place + part * (DIM + 2) + DIM));
-        float sum = 0.0f, total = 0.0f;
-        for (u32 part = 0; part < count; part++) {
-            const float* from = place + part * (DIM + 2);
-            const float weight = exp2f(load_shared_by_blocks(from + DIM) - high);
-            sum += load_shared_by_blocks(from + at) * weight;
-            total += load_shared_by_blocks(from + DIM + 1) * weight;
+    // A warp computes the weights of a row's parts, a lane those of two parts.
+    for (u32 r = warp(); r < group; r += blockDim.x / 32) {
+        float highest[2], share[2];
+#pragma unroll
+        for (u32 k = 0; k < 2; k++) {
+            const u32 part = lane() + 32 * k;
+            const float* place = places + (r * splits + smaller(part, count - 1)) * (DIM + 4) + DIM;
+            highest[k] = part < count ? load_shared_by_blocks(place) : -infinity();
+            share[k] = load_shared_by_blocks(place + 1);
         }
-        out[((u64)token * heads + head) * DIM + i] = narrow(sum / total);
+        const float high = warp_max(fmaxf(highest[0], highest[1]));
+        float total = 0.0f;
+#pragma unroll
+        for (u32 k = 0; k < 2; k++) {
+            const float weight = exp2f(highest[k] - high);
+            weights[r * MAX_SPLITS + lane() + 32 * k] = weight;
+            total += share[k] * weight;
+        }
+        total = warp_sum(total);
+        if (lane() == 0) totals[r] = total;
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x * 4; i < group * DIM; i += blockDim.x * 4) {
+        const u32 r = i / DIM, at = i % DIM;
+        const float* from = places + r * splits * (DIM + 4) + at;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+        for (u32 part = 0; part < count; part++)
+            add_scaled(sum, load_four_shared_by_blocks(from + part * (DIM + 4)), weights[r * MAX_SPLITS + part]);
+        store_scaled(to + i, sum, 1.0f / totals[r]);
     }
 }
 
@@ -260,6 +306,7 @@ KERNEL(128, 2) attend_decode(
 KERNEL(128, 2) attend_prefill(
     const u32* positions, const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles,
     const bf16* qkv, u32 stride, const bf16* cache, bf16* out, float* lse, u32 heads) {
+    after_previous();
     const u32 row = tiles[2 * blockIdx.x];
     if (row == NONE) return;
     const u32 kv_heads = gridDim.y, group = heads / kv_heads, head = blockIdx.y * group;

@@ -8,6 +8,7 @@
 
 // Computes δ: one warp per token and head.
 KERNEL(128, 1) attend_delta(const bf16* out, const bf16* gradient, float* delta, u32 count) {
+    after_previous();
     const u32 at = blockIdx.x * 4 + warp();
     if (at >= count) return;
     float sum = 0.0f;
@@ -37,6 +38,7 @@ DEVICE u32 dims_of(int j) {
 KERNEL(128, 2) attend_backward_queries(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles, const bf16* qkv, u32 stride,
     const bf16* cache, const bf16* gradient, const float* lse, const float* delta, bf16* qkv_gradient, u32 heads) {
+    after_previous();
     const u32 row = tiles[2 * blockIdx.x];
     if (row == NONE) return;
     const u32 kv_heads = gridDim.y, group = heads / kv_heads, head = blockIdx.y * group;
@@ -185,6 +187,7 @@ DEVICE void pull(
 KERNEL(128, 2) attend_backward_keys(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* blocks, const bf16* qkv, u32 stride,
     const bf16* cache, const bf16* gradient, const float* lse, const float* delta, bf16* qkv_gradient, u32 heads) {
+    after_previous();
     const u32 PITCH = DIM + 4;
     SHARED_ARRAY(float, room, 2 * 16 * (DIM + 4));
     const u32 row = blocks[2 * blockIdx.x];

@@ -1,6 +1,7 @@
 // Conversion between bf16 and f32: eight values per thread.
 
 KERNEL(256, 1) widen(const bf16* from, float* to, u32 eights) {
+    after_previous();
     const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= eights) return;
     const uint4 x = load16(from + 8 * i);
@@ -9,6 +10,7 @@ KERNEL(256, 1) widen(const bf16* from, float* to, u32 eights) {
 }
 
 KERNEL(256, 1) narrow_all(const float* from, bf16* to, u32 eights) {
+    after_previous();
     const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= eights) return;
     const float4 x = *(const float4*)(from + 8 * i), y = *(const float4*)(from + 8 * i + 4);

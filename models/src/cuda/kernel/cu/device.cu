@@ -79,6 +79,20 @@ DEVICE uint4 load_once(const void* from) {
 }
 // Bypasses the L1 cache, to read values written by other blocks of the same launch.
 DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
+DEVICE float4 load_four_shared_by_blocks(const float* from) { return __ldcg((const float4*)from); }
+// Begins to read a line of 128 bytes into the L2 cache.
+DEVICE void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" : : "l"(line)); }
+
+// Waits until all launches before this one are complete and their writes visible, then lets the next one start its
+// blocks, which wait here in turn. From compute capability 9.0 on, a launch may start before the one before it ends.
+// Every thread of every kernel calls it first: before it, a kernel may only read what no kernel writes, and a block that
+// left without it could complete its launch before the one before.
+DEVICE void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" : : : "memory");
+    asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
 #endif
 
 DEVICE float low(u32 both) { return from_bits(both << 16); }

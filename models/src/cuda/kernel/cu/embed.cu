@@ -1,6 +1,7 @@
 // Embedding lookup: one block per token.
 
 KERNEL(128, 1) embed(const u32* tokens, const bf16* table, float* stream, u32 width, u32 vocab) {
+    after_previous();
     const u32 token = blockIdx.x, id = tokens[token];
     float* to = stream + (u64)token * width;
     for (u32 i = threadIdx.x * 8; i < width; i += blockDim.x * 8) {

@@ -14,6 +14,7 @@ DEVICE u32 scale_pair(u32 pair, float scale) { return pack(low(pair) * scale, hi
 
 // Weights as bf16, which holds them exactly since scales are powers of two: sixteen values per thread, all of one row.
 KERNEL(256, 1) dequantize_fp8(const unsigned char* from, const float* scales, bf16* to, u32 sixteens, u32 per_row) {
+    after_previous();
     const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= sixteens) return;
     const uint4 x = load_once(from + (u64)i * 16);

@@ -6,6 +6,7 @@
 KERNEL(256, 1) rms_norm_backward(
     const float* stream, const u32* index, const float* weight, const bf16* gradient, float* stream_gradient, u32 width,
     float eps) {
+    after_previous();
     SHARED_ARRAY(float, room, 8);
     const u32 source = index ? index[blockIdx.x] : blockIdx.x;
     if (source == NONE) return;
@@ -43,6 +44,7 @@ DEVICE uint2 silu_slope_pair(u32 gate, u32 up, u32 d) {
 }
 
 KERNEL(256, 1) silu_mul_backward(const bf16* gate_up, const bf16* gradient, bf16* gate_up_gradient, u32 width) {
+    after_previous();
     const u32 i = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
     if (i >= width) return;
     const u64 row = (u64)blockIdx.y * 2 * width + i;

@@ -19,6 +19,7 @@ struct LoraTile {
 // Shrink: sixteen columns of `small` for one tile, with the inputs split among eight warps.
 KERNEL(256, 1) lora_shrink(
     const Factors* all, const LoraTile* tiles, const u32* order, const bf16* x, float* small, u32 stride, u32 inn) {
+    after_previous();
     SHARED_ARRAY(float, parts, 8 * 256);
     const LoraTile tile = tiles[blockIdx.y];
     if (tile.adapter == NONE) return;
@@ -126,11 +127,13 @@ DEVICE void expand(
 KERNEL(256, 1) lora_expand(
     const Factors* all, const LoraTile* tiles, const u32* order, const float* small, u32 stride, bf16* y, u32 end0,
     u32 end1, u32 end2) {
+    after_previous();
     expand(all, tiles, order, small, stride, y, end0, end1, end2);
 }
 
 KERNEL(256, 1) lora_expand_stream(
     const Factors* all, const LoraTile* tiles, const u32* order, const float* small, u32 stride, float* y, u32 end0,
     u32 end1, u32 end2) {
+    after_previous();
     expand(all, tiles, order, small, stride, y, end0, end1, end2);
 }

@@ -4,6 +4,7 @@
 KERNEL(128, 1) rotary_backward(
     const u32* positions, const u32* rows, const bf16* raw, const float* bias, const float* q_norm, const float* k_norm,
     const float* table, bf16* gradient, u32 heads, u32 kv_heads, float eps) {
+    after_previous();
     const u32 half = HEAD_DIM / 2;
     const u32 token = blockIdx.x;
     if (rows[token] == NONE) return;

@@ -149,6 +149,7 @@ DEVICE u32 choose(const Tokens& tokens, const RowScratch& scratch, const SampleR
 
 KERNEL(SAMPLE_THREADS, 1)
 sample_choose(const float* all, const SampleRow* rows, const u32* adjustments, const RowScratch* scratch, u32* ids, float* logprobs, u32* status, u32 vocab) {
+    after_previous();
     SHARED_BYTES(list);
     SHARED_ARRAY(double, sums, SAMPLE_WARPS);
     SHARED_ARRAY(double, weights, PIECES);

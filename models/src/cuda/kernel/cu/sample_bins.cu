@@ -15,6 +15,7 @@ DEVICE float units(u32 vocab) { return 2147483648.0f / (float)piece_size(vocab);
 
 KERNEL(SAMPLE_THREADS, 1)
 sample_weigh(const float* all, const SampleRow* rows, const u32* adjustments, RowScratch* scratch, u32 vocab) {
+    after_previous();
     SHARED_ARRAY(double, sums, SAMPLE_WARPS);
     SHARED_ARRAY(u32, counts, BINS);
     SHARED_ARRAY(u32, weights, BINS);
@@ -114,6 +115,7 @@ DEVICE Selection select(const SampleRow& row, const RowScratch& scratch, u32 voc
 
 KERNEL(SAMPLE_THREADS, 1)
 sample_gather(const float* all, const SampleRow* rows, const u32* adjustments, RowScratch* scratch, u32 vocab) {
+    after_previous();
     SHARED_ARRAY(double, sums, SAMPLE_WARPS);
     SHARED_ARRAY(u32, counts, SAMPLE_WARPS);
     const SampleRow row = rows[blockIdx.x];

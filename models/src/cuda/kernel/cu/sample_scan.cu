@@ -35,6 +35,7 @@ DEVICE float adjusted(float x, const Adjustment& token, const SampleRow& row) {
 
 KERNEL(SAMPLE_THREADS, 1)
 sample_scan(float* all, const SampleRow* rows, u32* adjustments, RowScratch* scratch, u32 vocab) {
+    after_previous();
     SHARED_ARRAY(double, sums, SAMPLE_WARPS);
     SHARED_ARRAY(u32, counts, SAMPLE_WARPS);
     const SampleRow row = rows[blockIdx.x];

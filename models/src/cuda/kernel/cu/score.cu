@@ -3,6 +3,7 @@
 
 // Per row: log-probability of the target, entropy, and logarithm of the softmax denominator, in nats.
 KERNEL(512, 1) score(const float* all, const u32* targets, float* scores, u32 vocab) {
+    after_previous();
     SHARED_ARRAY(float, maxima, 16);
     SHARED_ARRAY(double, sums, 16);
     const u32 target = targets[blockIdx.x];
@@ -35,6 +36,7 @@ KERNEL(512, 1) score(const float* all, const u32* targets, float* scores, u32 vo
 // H.
 KERNEL(512, 1) score_backward(
     const float* all, const u32* targets, const float* scores, const float* slopes, bf16* gradient, u32 vocab) {
+    after_previous();
     const u32 target = targets[blockIdx.x];
     const float* logits = all + (u64)blockIdx.x * vocab;
     bf16* to = gradient + (u64)blockIdx.x * vocab;

@@ -9,34 +9,49 @@
 // Number of warps that share the terms, and of steps whose weights a warp reads before it uses them.
 #define SKINNY_WARPS 8
 #define SKINNY_AHEAD 4
+// Bytes of a block's weights that are prefetched before the sums begin, in lines per thread.
+#define SKINNY_LINES 8
 // Values of `target`.
 #define TO_HALF 0
 #define TO_SINGLE 1
 
-// Weights in bf16: eight values per lane in a step.
+// Weights in bf16: eight values per lane in a step, and 64 in a line of memory.
 struct HalfWeights {
-    static const u32 VALUES = 8;
+    static const u32 VALUES = 8, LINE = 64;
     const bf16* at;
 
-    DEVICE_METHOD uint4 read(u64 from) const { return load_once(at + from); }
+    DEVICE_METHOD const void* place(u64 from) const { return at + from; }
     DEVICE_METHOD float scale(u32) const { return 1.0f; }
     static DEVICE_METHOD void unpack(uint4 from, u32* pairs) {
         pairs[0] = from.x, pairs[1] = from.y, pairs[2] = from.z, pairs[3] = from.w;
     }
 };
 
-// Weights in e4m3 with one scale per row, a power of two: sixteen values per lane in a step.
+// Weights in e4m3 with one scale per row, a power of two: sixteen values per lane in a step, and 128 in a line of memory.
 struct Fp8Weights {
-    static const u32 VALUES = 16;
+    static const u32 VALUES = 16, LINE = 128;
     const unsigned char* at;
     const float* scales;
 
-    DEVICE_METHOD uint4 read(u64 from) const { return load_once(at + from); }
+    DEVICE_METHOD const void* place(u64 from) const { return at + from; }
     DEVICE_METHOD float scale(u32 row) const { return scales[row]; }
     static DEVICE_METHOD void unpack(uint4 from, u32* pairs) {
         unpack_fp8(from.x, pairs), unpack_fp8(from.y, pairs + 2), unpack_fp8(from.z, pairs + 4), unpack_fp8(from.w, pairs + 6);
     }
 };
+
+// Prefetches the beginning of a block's weights. They are no launch's output, so the reads overlap the launch before.
+template <typename Weights, int PARTS>
+DEVICE void skinny_prefetch(Weights weights, u32 column, u32 inner, u32 columns) {
+    const u32 lines = (inner + Weights::LINE - 1) / Weights::LINE, all = PARTS * 16 * lines;
+#pragma unroll
+    for (int n = 0; n < SKINNY_LINES; n++) {
+        const u32 l = n * blockDim.x + threadIdx.x;
+        // The first lines of all rows come first, as they are used.
+        const u32 row = l % (PARTS * 16), line = l / (PARTS * 16), at = column + row % 16;
+        if (l < all && at < columns) prefetch(weights.place(((u64)(row / 16) * columns + at) * inner + line * Weights::LINE));
+    }
+}
 
 // Adds a warp's share of the terms to sums of sixteen columns from `column` on in each part of the weights, and of
 // TILES · 8 rows. Rows and columns beyond the last repeat it, and their sums are not used.
@@ -58,8 +73,9 @@ DEVICE void skinny_sums(
             const u32 i = ((step + s * SKINNY_WARPS) * 4 + t) * VALUES;
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
-                w[s][p][0] = i < inner ? weights.read(left[p][0] + i) : make_uint4(0, 0, 0, 0);
-                w[s][p][1] = i < inner ? weights.read(left[p][1] + i) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    w[s][p][h] = i < inner ? load_once(weights.place(left[p][h] + i)) : make_uint4(0, 0, 0, 0);
             }
         }
 #pragma unroll
@@ -114,6 +130,8 @@ DEVICE void skinny_share(
 template <typename Weights, int PARTS>
 DEVICE void skinny_block(
     float (&sums)[PARTS], float* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
+    skinny_prefetch<Weights, PARTS>(weights, column, inner, columns);
+    after_previous();
     if (rows <= 8) skinny_share<Weights, PARTS, 1>(room, x, weights, column, rows, inner, columns);
     else skinny_share<Weights, PARTS, 2>(room, x, weights, column, rows, inner, columns);
     __syncthreads();

@@ -29,6 +29,7 @@ static void* prepare(unsigned char* stack) {
 static void fiber_main() {
     machine.body(machine.arguments);
     Fiber* self = machine.self;
+    if (!self->ordered) fail("a thread that did not wait for the launch before");
     self->done = true;
     machine.live--;
     Warp& warp = machine.warps[self->warp];
@@ -66,6 +67,7 @@ static bool run_block(std::vector<uint32_t>& order, uint64_t& seed) {
         fiber.lane = i % 32;
         fiber.waits = nullptr;
         fiber.done = false;
+        fiber.ordered = false;
         m.warps[i / 32].live++;
     }
     shuffle_order(order, seed);

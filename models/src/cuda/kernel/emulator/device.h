@@ -55,6 +55,8 @@ struct Fiber {
     const uint32_t* waits = nullptr;
     uint32_t until = 0;
     bool done = false;
+    // The thread has waited for the launch before.
+    bool ordered = false;
 };
 
 struct Slot {
@@ -255,3 +257,6 @@ static inline uint4 load_once(const void* from) { return emu::aligned<uint4>(fro
 static inline uint2 load8(const void* from) { return emu::aligned<uint2>(from); }
 static inline void store16(void* to, uint4 value) { const_cast<uint4&>(emu::aligned<uint4>(to)) = value; }
 static inline float load_shared_by_blocks(const float* from) { return *from; }
+static inline float4 load_four_shared_by_blocks(const float* from) { return emu::aligned<float4>(from); }
+static inline void prefetch(const void*) {}
+static inline void after_previous() { emu::machine.self->ordered = true; }
