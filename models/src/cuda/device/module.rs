@@ -15,6 +15,9 @@ use crate::cuda::kernel::{CudaKernel, source};
 /// Dynamic shared memory available to every launch, in bytes; more must be enabled per kernel.
 const PLAIN_SHARED: u32 = 48 << 10;
 
+/// Preferred share of a multiprocessor's L1 memory that is shared memory, in percent.
+const MOST_SHARED: i32 = 100;
+
 /// A loaded module and its entry points, indexed by kernel.
 pub(super) struct KernelModule {
     hold: Arc<ContextHandle>,
@@ -43,13 +46,17 @@ impl KernelModule {
         let name = CString::new(kernel.name()).unwrap_or_default();
         // SAFETY: the module is loaded.
         let function = call("cannot find a kernel", unsafe { driver::get_function(self.module, name) })?;
-        if kernel.largest_shared() > PLAIN_SHARED {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let set = |attribute, value| {
             // SAFETY: the function is loaded.
-            call("cannot raise a kernel's shared memory limit", unsafe {
-                set_function_attribute(function, attribute, kernel.largest_shared().cast_signed())
-            })?;
+            call("cannot set a kernel's shared memory", unsafe { set_function_attribute(function, attribute, value) })
+        };
+        if kernel.largest_shared() > PLAIN_SHARED {
+            let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            set(limit, kernel.largest_shared().cast_signed())?;
         }
+        // With the same partition for all kernels, a multiprocessor can start a launch's blocks beside those of the
+        // launch before.
+        set(CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, MOST_SHARED)?;
         Ok(function)
     }
 

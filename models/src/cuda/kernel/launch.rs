@@ -208,6 +208,9 @@ impl CudaKernel {
     pub fn largest_shared(self) -> u32 {
         match self {
             Self::SampleChoose => super::sample::SHARED,
+            Self::SkinnyMatMul | Self::SkinnySiluMul | Self::SkinnyMatMulFp8 | Self::SkinnySiluMulFp8 => {
+                super::skinny::SHARED
+            }
             _ => 0,
         }
     }

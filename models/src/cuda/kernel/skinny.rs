@@ -16,6 +16,13 @@ pub const SKINNY_FP8_ROWS: usize = 64;
 /// Rows and columns of the output per block.
 const TILE: usize = 16;
 
+/// Threads per block.
+const THREADS: u32 = 256;
+
+/// Bytes of dynamic shared memory per block: sixteen weights' units of sixteen bytes per thread, whose place the sums
+/// take.
+pub(super) const SHARED: u32 = THREADS * 16 * 16;
+
 /// Largest y dimension of a grid.
 const GRID: usize = 65_535;
 
@@ -119,6 +126,6 @@ impl SkinnyMatMul {
         // Blocks of the same columns are neighbors, so that all but one find the weights in the L2 cache.
         let blocks = [rows.div_ceil(TILE) as u32, columns.div_ceil(TILE) as u32, 1];
         // SAFETY: the parameters of the kernel; sizes were checked.
-        unsafe { arguments.launch(on, kernel, Geometry { blocks, threads: 256, shared: 0 }) }
+        unsafe { arguments.launch(on, kernel, Geometry { blocks, threads: THREADS, shared: SHARED }) }
     }
 }

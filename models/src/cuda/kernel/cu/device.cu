@@ -77,11 +77,19 @@ DEVICE uint4 load_once(const void* from) {
                  : "l"(from));
     return x;
 }
+// Starts a copy of sixteen bytes to shared memory, which bypasses the L1 cache.
+DEVICE void copy16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+// Ends a group of this thread's copies, which may be empty.
+DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most the last LEFT groups of this thread's copies are under way. Other threads see the copies after a
+// barrier.
+template <int LEFT>
+DEVICE void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 // Bypasses the L1 cache, to read values written by other blocks of the same launch.
 DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
 DEVICE float4 load_four_shared_by_blocks(const float* from) { return __ldcg((const float4*)from); }
-// Begins to read a line of 128 bytes into the L2 cache.
-DEVICE void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" : : "l"(line)); }
 
 // Waits until all launches before this one are complete and their writes visible, then lets the next one start its
 // blocks, which wait here in turn. From compute capability 9.0 on, a launch may start before the one before it ends.

@@ -6,18 +6,23 @@
 // permuted order of summation, as in lora.cu. The order depends on the number of terms alone: a row of y has the same
 // bits whatever the other rows are, however many there are, and whatever is done with the sums.
 
-// Number of warps that share the terms, and of steps whose weights a warp reads before it uses them.
+// Each lane copies the weights that it will use into shared memory, SKINNY_RING units of sixteen bytes ahead, in a ring of
+// its own: many reads are under way without a register for each, the first ones even before the launch before ends,
+// and no lane waits for another one.
+
+// Number of warps that share the terms.
 #define SKINNY_WARPS 8
-#define SKINNY_AHEAD 4
-// Bytes of a block's weights that are prefetched before the sums begin, in lines per thread.
-#define SKINNY_LINES 8
+#define SKINNY_THREADS (32 * SKINNY_WARPS)
+#define SKINNY_RING 16
+// Number of units whose factors are read at a time.
+#define SKINNY_TURN 8
 // Values of `target`.
 #define TO_HALF 0
 #define TO_SINGLE 1
 
-// Weights in bf16: eight values per lane in a step, and 64 in a line of memory.
+// Weights in bf16: eight values per lane in a step.
 struct HalfWeights {
-    static const u32 VALUES = 8, LINE = 64;
+    static const u32 VALUES = 8;
     const bf16* at;
 
     DEVICE_METHOD const void* place(u64 from) const { return at + from; }
@@ -27,9 +32,9 @@ struct HalfWeights {
     }
 };
 
-// Weights in e4m3 with one scale per row, a power of two: sixteen values per lane in a step, and 128 in a line of memory.
+// Weights in e4m3 with one scale per row, a power of two: sixteen values per lane in a step.
 struct Fp8Weights {
-    static const u32 VALUES = 16, LINE = 128;
+    static const u32 VALUES = 16;
     const unsigned char* at;
     const float* scales;
 
@@ -40,16 +45,58 @@ struct Fp8Weights {
     }
 };
 
-// Prefetches the beginning of a block's weights. They are no launch's output, so the reads overlap the launch before.
+// The weights of a lane: two rows in each part, and its places in the steps of its warp.
 template <typename Weights, int PARTS>
-DEVICE void skinny_prefetch(Weights weights, u32 column, u32 inner, u32 columns) {
-    const u32 lines = (inner + Weights::LINE - 1) / Weights::LINE, all = PARTS * 16 * lines;
+struct SkinnyLane {
+    static constexpr u32 STEPS_AHEAD = SKINNY_RING / (2 * PARTS);
+    Weights weights;
+    u64 left[PARTS][2];
+    u32 inner;
+    uint4* ring;
+
+    DEVICE_METHOD SkinnyLane(Weights weights, unsigned char* room, u32 column, u32 inner, u32 columns)
+        : weights(weights), inner(inner), ring((uint4*)room + threadIdx.x) {
 #pragma unroll
-    for (int n = 0; n < SKINNY_LINES; n++) {
-        const u32 l = n * blockDim.x + threadIdx.x;
-        // The first lines of all rows come first, as they are used.
-        const u32 row = l % (PARTS * 16), line = l / (PARTS * 16), at = column + row % 16;
-        if (l < all && at < columns) prefetch(weights.place(((u64)(row / 16) * columns + at) * inner + line * Weights::LINE));
+        for (int p = 0; p < PARTS; p++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                left[p][h] = ((u64)p * columns + smaller(column + lane() / 4 + 8 * h, columns - 1)) * inner;
+        }
+    }
+
+    // First of the terms of this lane in step n of its warp.
+    static DEVICE_METHOD u32 term(u32 n) { return ((warp() + n * SKINNY_WARPS) * 4 + lane() % 4) * Weights::VALUES; }
+
+    DEVICE_METHOD uint4* place(u32 n, int p, int h) const {
+        return ring + ((n % STEPS_AHEAD * PARTS + p) * 2 + h) * SKINNY_THREADS;
+    }
+
+    // Starts to copy the weights of a step.
+    DEVICE_METHOD void copy(u32 n) const {
+        const u32 i = term(n);
+        if (i < inner) {
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) copy16(place(n, p, h), weights.place(left[p][h] + i));
+            }
+        }
+        close_copies();
+    }
+
+    // Weights of a step that was copied; zeros beyond the last term.
+    DEVICE_METHOD uint4 read(u32 n, int p, int h) const {
+        return term(n) < inner ? load16(place(n, p, h)) : make_uint4(0, 0, 0, 0);
+    }
+};
+
+// Eight values of a row of x per pair of registers; zeros beyond the last term.
+template <int VALUES>
+DEVICE void skinny_factors(u32 (&y)[VALUES / 2], const bf16* row, u32 i, u32 inner) {
+#pragma unroll
+    for (int e = 0; e < VALUES / 8; e++) {
+        const uint4 eight = i < inner ? load16(row + i + 8 * e) : make_uint4(0, 0, 0, 0);
+        y[4 * e] = eight.x, y[4 * e + 1] = eight.y, y[4 * e + 2] = eight.z, y[4 * e + 3] = eight.w;
     }
 }
 
@@ -57,52 +104,35 @@ DEVICE void skinny_prefetch(Weights weights, u32 column, u32 inner, u32 columns)
 // TILES · 8 rows. Rows and columns beyond the last repeat it, and their sums are not used.
 template <typename Weights, int PARTS, int TILES>
 DEVICE void skinny_sums(
-    float (&c)[PARTS][TILES][4], const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
-    const u32 VALUES = Weights::VALUES, AHEAD = SKINNY_AHEAD / PARTS;
-    const u32 g = lane() / 4, t = lane() % 4;
-    u64 left[PARTS][2];
+    float (&c)[PARTS][TILES][4], const SkinnyLane<Weights, PARTS>& mine, const bf16* x, u32 rows, u32 inner) {
+    const u32 VALUES = Weights::VALUES, TURN = SKINNY_TURN * 8 / (2 * PARTS * VALUES);
+    constexpr u32 AHEAD = SkinnyLane<Weights, PARTS>::STEPS_AHEAD;
+    for (u32 n = 0; (warp() + n * SKINNY_WARPS) * 4 * VALUES < inner; n += TURN) {
+        u32 y[TURN][TILES][VALUES / 2];
 #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-        left[p][0] = ((u64)p * columns + smaller(column + g, columns - 1)) * inner;
-        left[p][1] = ((u64)p * columns + smaller(column + g + 8, columns - 1)) * inner;
-    }
-    for (u32 step = warp(); step * 4 * VALUES < inner; step += SKINNY_WARPS * AHEAD) {
-        uint4 w[AHEAD][PARTS][2];
+        for (int s = 0; s < TURN; s++) {
 #pragma unroll
-        for (int s = 0; s < AHEAD; s++) {
-            const u32 i = ((step + s * SKINNY_WARPS) * 4 + t) * VALUES;
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    w[s][p][h] = i < inner ? load_once(weights.place(left[p][h] + i)) : make_uint4(0, 0, 0, 0);
+            for (int r = 0; r < TILES; r++) {
+                const bf16* row = x + (u64)smaller(8 * r + lane() / 4, rows - 1) * inner;
+                skinny_factors<VALUES>(y[s][r], row, mine.term(n + s), inner);
             }
         }
 #pragma unroll
-        for (int s = 0; s < AHEAD; s++) {
-            const u32 i = ((step + s * SKINNY_WARPS) * 4 + t) * VALUES;
-            u32 y[TILES][VALUES / 2];
-#pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                const bf16* row = x + (u64)smaller(8 * n + g, rows - 1) * inner + i;
-#pragma unroll
-                for (int e = 0; e < VALUES / 8; e++) {
-                    const uint4 eight = i < inner ? load16(row + 8 * e) : make_uint4(0, 0, 0, 0);
-                    y[n][4 * e] = eight.x, y[n][4 * e + 1] = eight.y, y[n][4 * e + 2] = eight.z, y[n][4 * e + 3] = eight.w;
-                }
-            }
+        for (int s = 0; s < TURN; s++) {
+            await_copies<AHEAD - 1>();
 #pragma unroll
             for (int p = 0; p < PARTS; p++) {
                 u32 upper[VALUES / 2], lower[VALUES / 2];
-                Weights::unpack(w[s][p][0], upper);
-                Weights::unpack(w[s][p][1], lower);
+                Weights::unpack(mine.read(n + s, p, 0), upper);
+                Weights::unpack(mine.read(n + s, p, 1), lower);
 #pragma unroll
-                for (int n = 0; n < TILES; n++) {
+                for (int r = 0; r < TILES; r++) {
 #pragma unroll
                     for (int e = 0; e < VALUES / 2; e += 2)
-                        mma(c[p][n], upper[e], lower[e], upper[e + 1], lower[e + 1], y[n][e], y[n][e + 1]);
+                        mma(c[p][r], upper[e], lower[e], upper[e + 1], lower[e + 1], y[s][r][e], y[s][r][e + 1]);
                 }
             }
+            mine.copy(n + s + AHEAD);
         }
     }
 }
@@ -110,10 +140,13 @@ DEVICE void skinny_sums(
 // Writes the sums of all warps to shared memory: [warp][part][row][column], sixteen rows and columns.
 template <typename Weights, int PARTS, int TILES>
 DEVICE void skinny_share(
-    float* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
+    float* room, const SkinnyLane<Weights, PARTS>& mine, const bf16* x, u32 rows, u32 inner) {
     float c[PARTS][TILES][4] = {};
-    skinny_sums<Weights, PARTS, TILES>(c, x, weights, column, rows, inner, columns);
+    skinny_sums<Weights, PARTS, TILES>(c, mine, x, rows, inner);
     const u32 g = lane() / 4, t = lane() % 4;
+    // The sums take the place of the weights.
+    await_copies<0>();
+    __syncthreads();
 #pragma unroll
     for (int p = 0; p < PARTS; p++) {
 #pragma unroll
@@ -129,25 +162,28 @@ DEVICE void skinny_share(
 // threadIdx.x % 16 of each part.
 template <typename Weights, int PARTS>
 DEVICE void skinny_block(
-    float (&sums)[PARTS], float* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
-    skinny_prefetch<Weights, PARTS>(weights, column, inner, columns);
+    float (&sums)[PARTS], unsigned char* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
+    const SkinnyLane<Weights, PARTS> mine(weights, room, column, inner, columns);
+    // Weights are no launch's output.
+    for (u32 n = 0; n < mine.STEPS_AHEAD; n++) mine.copy(n);
     after_previous();
-    if (rows <= 8) skinny_share<Weights, PARTS, 1>(room, x, weights, column, rows, inner, columns);
-    else skinny_share<Weights, PARTS, 2>(room, x, weights, column, rows, inner, columns);
+    float* shares = (float*)room;
+    if (rows <= 8) skinny_share<Weights, PARTS, 1>(shares, mine, x, rows, inner);
+    else skinny_share<Weights, PARTS, 2>(shares, mine, x, rows, inner);
     __syncthreads();
 #pragma unroll
     for (int p = 0; p < PARTS; p++) {
         sums[p] = 0.0f;
         // Rows from the eighth on were not written for fewer rows.
         if (threadIdx.x / 16 >= rows) continue;
-        for (u32 w = 0; w < SKINNY_WARPS; w++) sums[p] += room[(w * PARTS + p) * 256 + threadIdx.x];
+        for (u32 w = 0; w < SKINNY_WARPS; w++) sums[p] += shares[(w * PARTS + p) * 256 + threadIdx.x];
     }
 }
 
 // y = x · Wᵀ, or added to y in f32 (any other `target`).
 template <typename Weights>
 DEVICE void skinny_product(
-    float* room, const bf16* x, Weights weights, void* y, u32 target, u32 rows, u32 inner, u32 columns) {
+    unsigned char* room, const bf16* x, Weights weights, void* y, u32 target, u32 rows, u32 inner, u32 columns) {
     const u32 first = blockIdx.x * 16, column = blockIdx.y * 16;
     float sums[1];
     skinny_block<Weights, 1>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
@@ -163,7 +199,7 @@ DEVICE void skinny_product(
 // y = silu(x · Gᵀ) · (x · Uᵀ) for G above U in one matrix, with both products rounded to bf16 as `silu_mul` gets them.
 template <typename Weights>
 DEVICE void skinny_gated(
-    float* room, const bf16* x, Weights weights, bf16* y, u32 rows, u32 inner, u32 columns) {
+    unsigned char* room, const bf16* x, Weights weights, bf16* y, u32 rows, u32 inner, u32 columns) {
     const u32 first = blockIdx.x * 16, column = blockIdx.y * 16;
     float sums[2];
     skinny_block<Weights, 2>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
@@ -173,26 +209,26 @@ DEVICE void skinny_gated(
     y[(u64)row * columns + at] = narrow(silu_times(widen(narrow(gate)), widen(narrow(up))));
 }
 
-KERNEL(256, 2) skinny(
+KERNEL(SKINNY_THREADS, 3) skinny(
     const bf16* x, const bf16* weights, void* y, u32 target, u32 rows, u32 inner, u32 columns) {
-    SHARED_ARRAY(float, room, SKINNY_WARPS * 256);
+    SHARED_BYTES(room);
     skinny_product(room, x, HalfWeights{weights}, y, target, rows, inner, columns);
 }
 
-KERNEL(256, 2) skinny_silu(const bf16* x, const bf16* weights, bf16* y, u32 rows, u32 inner, u32 columns) {
-    SHARED_ARRAY(float, room, SKINNY_WARPS * 512);
+KERNEL(SKINNY_THREADS, 3) skinny_silu(const bf16* x, const bf16* weights, bf16* y, u32 rows, u32 inner, u32 columns) {
+    SHARED_BYTES(room);
     skinny_gated(room, x, HalfWeights{weights}, y, rows, inner, columns);
 }
 
-KERNEL(256, 2) skinny_fp8(
+KERNEL(SKINNY_THREADS, 3) skinny_fp8(
     const bf16* x, const unsigned char* weights, const float* scales, void* y, u32 target, u32 rows, u32 inner,
     u32 columns) {
-    SHARED_ARRAY(float, room, SKINNY_WARPS * 256);
+    SHARED_BYTES(room);
     skinny_product(room, x, Fp8Weights{weights, scales}, y, target, rows, inner, columns);
 }
 
-KERNEL(256, 2) skinny_silu_fp8(
+KERNEL(SKINNY_THREADS, 3) skinny_silu_fp8(
     const bf16* x, const unsigned char* weights, const float* scales, bf16* y, u32 rows, u32 inner, u32 columns) {
-    SHARED_ARRAY(float, room, SKINNY_WARPS * 512);
+    SHARED_BYTES(room);
     skinny_gated(room, x, Fp8Weights{weights, scales}, y, rows, inner, columns);
 }

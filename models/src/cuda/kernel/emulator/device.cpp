@@ -68,6 +68,7 @@ static bool run_block(std::vector<uint32_t>& order, uint64_t& seed) {
         fiber.waits = nullptr;
         fiber.done = false;
         fiber.ordered = false;
+        fiber.copies.assign(1, {});
         m.warps[i / 32].live++;
     }
     shuffle_order(order, seed);

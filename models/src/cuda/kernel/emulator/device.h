@@ -46,6 +46,11 @@ struct Warp {
     Exchange exchange[2];
 };
 
+struct Copy {
+    void* to;
+    const void* from;
+};
+
 struct Fiber {
     void* stack = nullptr;
     void* saved = nullptr;
@@ -57,6 +62,8 @@ struct Fiber {
     bool done = false;
     // The thread has waited for the launch before.
     bool ordered = false;
+    // Groups of copies that have not landed, the oldest first; the last one is open.
+    std::vector<std::vector<Copy>> copies;
 };
 
 struct Slot {
@@ -258,5 +265,18 @@ static inline uint2 load8(const void* from) { return emu::aligned<uint2>(from); 
 static inline void store16(void* to, uint4 value) { const_cast<uint4&>(emu::aligned<uint4>(to)) = value; }
 static inline float load_shared_by_blocks(const float* from) { return *from; }
 static inline float4 load_four_shared_by_blocks(const float* from) { return emu::aligned<float4>(from); }
-static inline void prefetch(const void*) {}
 static inline void after_previous() { emu::machine.self->ordered = true; }
+
+// A copy lands when its group is waited for, and not before.
+static inline void copy16(void* to, const void* from) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) emu::fail("an access off its alignment");
+    emu::machine.self->copies.back().push_back({to, from});
+}
+static inline void close_copies() { emu::machine.self->copies.push_back({}); }
+template <int LEFT>
+static inline void await_copies() {
+    auto& groups = emu::machine.self->copies;
+    for (; groups.size() > LEFT + 1; groups.erase(groups.begin())) {
+        for (const emu::Copy& copy : groups.front()) memcpy(copy.to, copy.from, 16);
+    }
+}
