@@ -1,5 +1,8 @@
 //! Sources of weights, and their transfer to device memory.
 
+use std::num::NonZero;
+use std::thread;
+
 use bytemuck::Pod;
 use half::bf16;
 use rand_chacha::ChaCha8Rng;
@@ -41,6 +44,9 @@ impl WeightSource<'_> {
 
 /// Number of values of the pattern that random matrices are cut from: larger than any GPU cache.
 const PATTERN: usize = 1 << 24;
+
+/// Maximum number of threads that quantize a tensor; more would wait for memory.
+const QUANTIZERS: usize = 16;
 
 /// Copies weights to their placements in device memory.
 pub(super) struct WeightLoader<'a, D: Driver> {
@@ -109,11 +115,8 @@ impl<'a, D: Driver> WeightLoader<'a, D> {
         values: Placement<u8>,
         scales: Placement<f32>,
     ) -> Result<(), CudaError> {
-        self.bytes.clear();
-        let rows = self.values.chunks_exact(inn).enumerate();
-        let quantized =
-            rows.map(|(index, row)| fp8::quantize_row(row, &mut self.bytes).ok_or_else(|| not_finite(name, index)));
-        let row_scales = quantized.collect::<Result<Vec<f32>, _>>()?;
+        self.bytes.resize(self.values.len(), 0);
+        let row_scales = quantize(&self.values, inn, &mut self.bytes).map_err(|row| not_finite(name, row))?;
         self.put(&self.bytes, values)?;
         self.put(&row_scales, scales)
     }
@@ -162,7 +165,7 @@ impl<D: Driver> RandomPattern<D> {
         let fp8 = match self.fp8.take() {
             Some(fp8) => fp8,
             None => {
-                let mut bytes = Vec::with_capacity(PATTERN);
+                let mut bytes = vec![0; PATTERN];
                 let scale =
                     fp8::quantize_row(&self.values, &mut bytes).ok_or_else(|| not_finite("of random numbers", 0))?;
                 let region = driver.allocate(PATTERN)?;
@@ -199,6 +202,26 @@ fn fill<D: Driver, T: Pod>(
         from = 0;
     }
     Ok(())
+}
+
+/// Quantizes rows of `inn` values on all processors, and returns their scales, or the index of the first row that has
+/// none.
+fn quantize(values: &[bf16], inn: usize, to: &mut [u8]) -> Result<Vec<f32>, usize> {
+    let rows = values.len() / inn;
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(QUANTIZERS);
+    let part = rows.div_ceil(threads).max(1);
+    let mut scales = vec![None; rows];
+    thread::scope(|scope| {
+        let parts = values.chunks(part * inn).zip(to.chunks_mut(part * inn)).zip(scales.chunks_mut(part));
+        for ((values, to), scales) in parts {
+            scope.spawn(move || {
+                for ((row, to), scale) in values.chunks_exact(inn).zip(to.chunks_exact_mut(inn)).zip(scales) {
+                    *scale = fp8::quantize_row(row, to);
+                }
+            });
+        }
+    });
+    scales.into_iter().enumerate().map(|(row, scale)| scale.ok_or(row)).collect()
 }
 
 /// Returns the error of a tensor that `e4m3` cannot hold.

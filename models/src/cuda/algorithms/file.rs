@@ -111,6 +111,13 @@ mod tests {
     }
 
     #[test]
+    fn a_file_from_before_there_were_other_formats_is_of_bf16() {
+        let shape: MatMulShape =
+            serde_json::from_str(r#"{"inner":64,"columns":128,"output":"half","rows":1}"#).unwrap();
+        assert_eq!(shape, super::super::tests::shape(1, 128, OutputKind::Half));
+    }
+
+    #[test]
     fn a_broken_file_is_as_good_as_none_and_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let file = AlgorithmFile::new(folder.path().join("algorithms.json"));

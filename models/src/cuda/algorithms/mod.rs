@@ -26,10 +26,24 @@ pub enum OutputKind {
     Sum,
 }
 
-/// Shape of `x · Wᵀ` in `bf16`, for x of shape (rows, inner) and W of shape (columns, inner).
+/// Format of both operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperandFormat {
+    /// `bf16`.
+    #[default]
+    Half,
+    /// `e4m3` with a scale per row.
+    Fp8,
+}
+
+/// Shape of `x · Wᵀ`, for x of shape (rows, inner) and W of shape (columns, inner).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MatMulShape {
     // The order of the fields is that of the table, which is searched for the next larger number of rows.
+    /// Format of the operands. Files without it are of `bf16`.
+    #[serde(default)]
+    pub operands: OperandFormat,
     /// Number of summed terms.
     pub inner: usize,
     /// Number of columns of the result.
@@ -60,15 +74,20 @@ pub struct AlgorithmScope {
     pub library: String,
 }
 
-/// Chosen algorithms by shape. `None` stands for the default of cuBLAS, which was faster than any other.
+/// Chosen algorithms by shape. `None` stands for the default of cuBLAS, which was faster than any other; for operands in
+/// `e4m3`, which have no default, it says that there is no algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AlgorithmTable(BTreeMap<MatMulShape, Option<Algorithm>>);
 
 impl MatMulShape {
     /// Returns the shape of a product. `None` when it is not of this form: operands in `f32`, or transposed otherwise.
     pub fn of(product: &MatMul) -> Option<Self> {
-        let MatMulOperands::Half(left, right) = &product.operands else { return None };
-        if left.transposed || !right.transposed {
+        let (operands, left, right) = match &product.operands {
+            MatMulOperands::Half(left, right) => (OperandFormat::Half, left.transposed, right.transposed),
+            MatMulOperands::Fp8(left, right) => (OperandFormat::Fp8, left.values.transposed, right.values.transposed),
+            MatMulOperands::Single(..) => return None,
+        };
+        if left || !right {
             return None;
         }
         let output = match product.target {
@@ -76,7 +95,7 @@ impl MatMulShape {
             MatMulTarget::Single(_) => OutputKind::Single,
             MatMulTarget::Sum(_) => OutputKind::Sum,
         };
-        Some(Self { inner: product.inner, columns: product.columns, output, rows: product.rows })
+        Some(Self { operands, inner: product.inner, columns: product.columns, output, rows: product.rows })
     }
 }
 
@@ -104,6 +123,20 @@ impl AlgorithmTable {
         self.0.remove(shape);
     }
 
+    /// Describes the products in `e4m3` without an algorithm, by their widths: "512 to 1536 with 24, 32 rows". `None` when
+    /// there are none.
+    pub fn missing_fp8(&self) -> Option<String> {
+        let missing =
+            self.0.iter().filter(|(shape, algorithm)| shape.operands == OperandFormat::Fp8 && algorithm.is_none());
+        let mut rows: BTreeMap<(usize, usize), Vec<String>> = BTreeMap::new();
+        for (shape, _) in missing {
+            rows.entry((shape.inner, shape.columns)).or_default().push(shape.rows.to_string());
+        }
+        let widths =
+            rows.iter().map(|((inner, columns), rows)| format!("{inner} to {columns} with {} rows", rows.join(", ")));
+        Some(widths.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
+    }
+
     /// Returns the number of shapes.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -126,11 +159,11 @@ pub fn choose(seconds: &[Option<f64>]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::driver::DeviceMatrix;
+    use crate::cuda::driver::{DeviceMatrix, Fp8Matrix};
     use crate::cuda::kernel::DeviceSlice;
 
     pub(super) fn shape(rows: usize, columns: usize, output: OutputKind) -> MatMulShape {
-        MatMulShape { inner: 64, columns, output, rows }
+        MatMulShape { operands: OperandFormat::Half, inner: 64, columns, output, rows }
     }
 
     pub(super) fn algorithm(word: u64) -> Algorithm {
@@ -159,6 +192,21 @@ mod tests {
     }
 
     #[test]
+    fn products_in_fp8_are_apart_from_others_and_those_without_an_algorithm_are_named() {
+        let mut table = AlgorithmTable::default();
+        let fp8 = |rows| MatMulShape { operands: OperandFormat::Fp8, ..shape(rows, 128, OutputKind::Half) };
+        table.insert(shape(64, 128, OutputKind::Half), None);
+        assert_eq!(table.missing_fp8(), None);
+        table.insert(fp8(64), Some(algorithm(8)));
+        assert_eq!((table.find(&shape(33, 128, OutputKind::Half)), table.missing_fp8()), (None, None));
+        assert_eq!(table.find(&fp8(33)), Some(algorithm(8)));
+        table.insert(fp8(24), None);
+        table.insert(fp8(32), None);
+        assert_eq!(table.find(&fp8(20)), None);
+        assert_eq!(table.missing_fp8().as_deref(), Some("64 to 128 with 24, 32 rows"));
+    }
+
+    #[test]
     fn the_fastest_is_chosen_and_the_first_of_those_that_are_as_fast() {
         assert_eq!(choose(&[Some(2.0), Some(1.0), None, Some(1.5)]), Some(1));
         assert_eq!(choose(&[Some(1.019), Some(1.0)]), Some(0));
@@ -179,6 +227,12 @@ mod tests {
         assert_eq!(of(MatMulTarget::Half(halves())), Some(shape(3, 128, OutputKind::Half)));
         assert_eq!(of(MatMulTarget::Single(single())), Some(shape(3, 128, OutputKind::Single)));
         assert_eq!(of(MatMulTarget::Sum(single())), Some(shape(3, 128, OutputKind::Sum)));
+        // SAFETY: never read.
+        let values = DeviceMatrix::new(unsafe { DeviceSlice::new(0, 1 << 20) }, 64);
+        let fp8 = |values| Fp8Matrix { values, scales: single().values };
+        let operands = MatMulOperands::Fp8(fp8(values), fp8(values.transpose()));
+        let of_fp8 = MatMulShape::of(&product(operands, MatMulTarget::Sum(single())));
+        assert_eq!(of_fp8, Some(MatMulShape { operands: OperandFormat::Fp8, ..shape(3, 128, OutputKind::Sum) }));
         for operands in [
             MatMulOperands::Half(halves(), halves()),
             MatMulOperands::Half(halves().transpose(), halves().transpose()),

@@ -6,11 +6,10 @@ use half::bf16;
 use super::runner::StepRunner;
 use crate::adapter::Site;
 use crate::cuda::CudaError;
-use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
+use crate::cuda::driver::{DeviceMatrix, Driver, MatMulTarget};
 use crate::cuda::kernel::{
-    AttendDecode, AttendPrefill, BatchBounds, BatchView, DequantizeFp8, DeviceSlice, EmbedTokens, LoraExpand, LoraOut,
-    LoraShrink, RmsNorm, Rotary, RowIndex, SKINNY_FP8_ROWS, SKINNY_ROWS, SampleTokens, SiluMul, SkinnyMatMul,
-    SkinnyTarget, SkinnyWeights,
+    AttendDecode, AttendPrefill, BatchBounds, BatchView, DeviceSlice, EmbedTokens, LoraExpand, LoraOut, LoraShrink,
+    RmsNorm, Rotary, RowIndex, SampleTokens, SiluMul, SkinnyTarget,
 };
 use crate::cuda::lora_grid::LoraGrid;
 use crate::cuda::plan::{LayerLayout, MatrixLayout, Placement, splits};
@@ -138,13 +137,14 @@ impl<D: Driver> StepRunner<D> {
         self.rms_norm(layer.ffn_norm, None, rows)?;
         let normed = self.work(buffers.normed);
         let out = self.work(buffers.activated);
+        let gate_up = self.work(buffers.gate_up);
+        let weights = (layer.gate_up, 2 * config.ffn, config.hidden);
+        let target = MatMulTarget::Half(DeviceMatrix::new(gate_up, 2 * config.ffn));
         // Adapters add to the projections before the activation.
-        if rows <= skinny_rows(layer.gate_up) && lora.is_none() {
+        if self.is_skinny(rows, weights, target) && lora.is_none() {
             self.skinny(normed, rows, (layer.gate_up, config.ffn, config.hidden), SkinnyTarget::SiluMul(out))?;
         } else {
-            let gate_up = self.work(buffers.gate_up);
-            let target = MatMulTarget::Half(DeviceMatrix::new(gate_up, 2 * config.ffn));
-            self.matmul(normed, rows, (layer.gate_up, 2 * config.ffn, config.hidden), target)?;
+            self.matmul(normed, rows, weights, target)?;
             let ends = [config.ffn, 2 * config.ffn, 2 * config.ffn];
             self.add_lora((index, Site::GateUp), lora, (normed, config.hidden), LoraOut::Activation(gate_up), ends)?;
             SiluMul { gate_up, out, rows: rows as u32, width: config.ffn as u32 }.launch(&self.driver)?;
@@ -201,69 +201,6 @@ impl<D: Driver> StepRunner<D> {
         Ok(())
     }
 
-    /// Computes `target = x · Wᵀ`, or `+=`, for x of shape (rows, inn) and W of shape (out, inn). Up to [`skinny_rows`]
-    /// rows are multiplied by a kernel whose result for a row does not depend on their number.
-    fn matmul(
-        &self,
-        x: DeviceSlice<bf16>,
-        rows: usize,
-        (matrix, out, inn): (MatrixLayout, usize, usize),
-        target: MatMulTarget,
-    ) -> Result<(), CudaError> {
-        if rows <= skinny_rows(matrix) {
-            let target = match target {
-                MatMulTarget::Half(to) => SkinnyTarget::Half(to.values),
-                MatMulTarget::Single(to) => SkinnyTarget::Single(to.values),
-                MatMulTarget::Sum(to) => SkinnyTarget::Sum(to.values),
-            };
-            return self.skinny(x, rows, (matrix, out, inn), target);
-        }
-        match matrix {
-            MatrixLayout::Half(weights) => self.multiply(x, rows, (self.weight(weights), out, inn), target),
-            MatrixLayout::Fp8 { values, scales } => {
-                // In parts that fit the workspace; columns begin at multiples of 16.
-                let step = self.buffers.dequantized.len() / inn / 16 * 16;
-                for first in (0..out).step_by(step) {
-                    let columns = step.min(out - first);
-                    let to = self.work(self.buffers.dequantized.part(0, columns * inn));
-                    let values = self.weight(values.part(first * inn, columns * inn));
-                    let scales = self.weight(scales.part(first, columns));
-                    DequantizeFp8 { values, scales, to, rows: columns, inner: inn }.launch(&self.driver)?;
-                    self.multiply(x, rows, (to, columns, inn), columns_from(target, first))?;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Computes a product of many rows.
-    fn multiply(
-        &self,
-        x: DeviceSlice<bf16>,
-        rows: usize,
-        (weights, columns, inner): (DeviceSlice<bf16>, usize, usize),
-        target: MatMulTarget,
-    ) -> Result<(), CudaError> {
-        let weights = DeviceMatrix::new(weights, inner).transpose();
-        let operands = MatMulOperands::Half(DeviceMatrix::new(x, inner), weights);
-        self.driver.multiply(&MatMul { operands, target, rows, inner, columns, scale: 1.0 })
-    }
-
-    /// Computes a product of few rows; `columns` is the width of the target.
-    fn skinny(
-        &self,
-        x: DeviceSlice<bf16>,
-        rows: usize,
-        (matrix, columns, inner): (MatrixLayout, usize, usize),
-        target: SkinnyTarget,
-    ) -> Result<(), CudaError> {
-        let weights = match matrix {
-            MatrixLayout::Half(weights) => SkinnyWeights::Half(self.weight(weights)),
-            MatrixLayout::Fp8 { values, scales } => SkinnyWeights::Fp8(self.weight(values), self.weight(scales)),
-        };
-        self.driver.multiply_few(&SkinnyMatMul { x, weights, target, rows, inner, columns })
-    }
-
     /// Adds the adapters' contribution at a site.
     fn add_lora(
         &self,
@@ -309,22 +246,5 @@ impl<D: Driver> StepRunner<D> {
     /// Returns one third of the results.
     fn results_third(&self, third: usize) -> DeviceSlice<u32> {
         self.work(self.buffers.results.part(third * self.limits.rows, self.limits.rows))
-    }
-}
-
-/// Returns the number of rows up to which a matrix is multiplied by [`SkinnyMatMul`].
-fn skinny_rows(matrix: MatrixLayout) -> usize {
-    match matrix {
-        MatrixLayout::Half(_) => SKINNY_ROWS,
-        MatrixLayout::Fp8 { .. } => SKINNY_FP8_ROWS,
-    }
-}
-
-/// Returns the target's columns from `first` on.
-fn columns_from(target: MatMulTarget, first: usize) -> MatMulTarget {
-    match target {
-        MatMulTarget::Half(to) => MatMulTarget::Half(to.from(first)),
-        MatMulTarget::Single(to) => MatMulTarget::Single(to.from(first)),
-        MatMulTarget::Sum(to) => MatMulTarget::Sum(to.from(first)),
     }
 }

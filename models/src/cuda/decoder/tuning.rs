@@ -54,12 +54,14 @@ impl<D: Driver> StepRunner<D> {
             for (group, (x, matrix, inner, columns, target)) in groups.iter_mut().zip(products) {
                 // Dequantized matrices are multiplied in parts, whose shapes are not measured: parts take the default, or
                 // the algorithm that the file has for a matrix of the same shape.
-                if let MatrixLayout::Half(weight) = matrix {
-                    group.push(product(x, weight, inner, columns, target));
-                }
+                group.push(match matrix {
+                    MatrixLayout::Half(weight) => product(x, weight, inner, columns, target),
+                    MatrixLayout::Fp8 { values, scales } => {
+                        self.product_in_fp8(rows, ((values, scales), columns, inner), target)
+                    }
+                });
             }
         }
-        groups.retain(|group| !group.is_empty());
         if rows <= self.limits.rows {
             let head = self.weight_layout.head.unwrap_or(self.weight_layout.embedding);
             let target = MatMulTarget::Single(DeviceMatrix::new(self.work(buffers.logits), config.vocab));

@@ -11,7 +11,7 @@ use super::cublas_lt::LtHandle;
 use super::tuning::ChosenAlgorithms;
 use super::{DeviceRegion, Gpu};
 use crate::cuda::CudaError;
-use crate::cuda::algorithms::MatMulShape;
+use crate::cuda::algorithms::{Algorithm, MatMulShape};
 use crate::cuda::driver::{DeviceMatrix, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::plan::{BLAS_BYTES, Placement};
 
@@ -73,13 +73,31 @@ impl Blas {
         if rows == 0 || columns == 0 {
             return Ok(());
         }
-        if let Some(ChosenAlgorithms { lt, table }) = &self.chosen
-            && let Some(algorithm) = MatMulShape::of(product).and_then(|shape| table.find(&shape))
+        if let Some((lt, algorithm)) = self.chosen(product)
             && lt.multiply(product, &algorithm)?
         {
             return Ok(());
         }
         self.multiply_by_default(product)
+    }
+
+    /// Returns `true` if an algorithm was chosen for a product in `e4m3`.
+    pub(crate) fn takes_fp8(&self, product: &MatMul) -> bool {
+        self.chosen(product).is_some()
+    }
+
+    /// Enqueues a matrix multiplication in `e4m3`. Returns `false`, with nothing enqueued, if no algorithm was chosen for
+    /// it, or if the one chosen for the next larger number of rows cannot compute it.
+    pub(crate) fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
+        let MatMul { rows, inner, columns, .. } = *product;
+        assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
+        self.chosen(product).map_or(Ok(false), |(lt, algorithm)| lt.multiply(product, &algorithm))
+    }
+
+    /// Returns the algorithm that was chosen for a product.
+    fn chosen(&self, product: &MatMul) -> Option<(&LtHandle, Algorithm)> {
+        let ChosenAlgorithms { lt, table } = self.chosen.as_ref()?;
+        Some((lt, table.find(&MatMulShape::of(product)?)?))
     }
 
     /// Enqueues a matrix multiplication whose buffers were checked, by the default algorithm of cuBLAS.
@@ -88,6 +106,10 @@ impl Blas {
         let (left, right) = match operands {
             MatMulOperands::Half(left, right) => (GemmOperand::half(left), GemmOperand::half(right)),
             MatMulOperands::Single(left, right) => (GemmOperand::single(left), GemmOperand::single(right)),
+            MatMulOperands::Fp8(..) => {
+                let reason = "cuBLAS has no default algorithm for operands in fp8".to_owned();
+                return Err(CudaError::Call { action: "cannot multiply matrices", reason });
+            }
         };
         let (to, beta) = match target {
             MatMulTarget::Half(to) => (GemmOperand::half(to), 0.0f32),

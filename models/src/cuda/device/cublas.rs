@@ -14,6 +14,7 @@ pub(super) const OP_T: c_int = 1;
 /// `cudaDataType_t`.
 pub(super) const R_32F: c_int = 0;
 pub(super) const R_16BF: c_int = 14;
+pub(super) const R_8F_E4M3: c_int = 28;
 /// `cublasComputeType_t`.
 pub(super) const COMPUTE_32F: c_int = 68;
 /// `cublasGemmAlgo_t`.

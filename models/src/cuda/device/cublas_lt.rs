@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use super::context::ContextHandle;
-use super::cublas::{self, OP_N, OP_T, R_16BF, R_32F};
+use super::cublas::{self, OP_N, OP_T, R_8F_E4M3, R_16BF, R_32F};
 use super::shared_library::{library_functions, text};
 use super::{Gpu, blas};
 use crate::cuda::CudaError;
 use crate::cuda::algorithms::{Algorithm, MatMulShape, OutputKind};
-use crate::cuda::driver::{MatMul, MatMulOperands, MatMulTarget};
+use crate::cuda::driver::{DeviceMatrix, MatMul, MatMulOperands, MatMulTarget};
 use crate::cuda::kernel::DeviceSlice;
 
 /// Any of the opaque pointers of cublasLt.
@@ -18,11 +18,20 @@ type Pointer = *mut c_void;
 /// `cublasLtMatmulDescAttributes_t`.
 const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
+const SCALE_POINTER_A: c_int = 17;
+const SCALE_POINTER_B: c_int = 18;
+const SCALE_MODE_A: c_int = 31;
+const SCALE_MODE_B: c_int = 32;
+/// `CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F`: a scale for each row of the result and one for each column. In cublasLt
+/// 12.9 and later, on GPUs of compute capability 9.0.
+const SCALE_PER_ROW: c_int = 3;
 /// `cublasLtMatmulPreferenceAttributes_t`.
 const MAX_WORKSPACE: c_int = 1;
 const REDUCTION_SCHEMES: c_int = 3;
 /// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`: parts of a sum are added in `f32`, as cuBLAS is told to do as well.
 const REDUCE_IN_F32: u32 = 2;
+/// `CUBLASLT_REDUCTION_SCHEME_NONE`: sums have one part.
+const NO_REDUCTION: u32 = 0;
 
 /// Alignment in bytes that heuristics assume of all matrices unless told otherwise.
 const ALIGNMENT: u64 = 256;
@@ -129,8 +138,27 @@ impl LtHandle {
     /// Returns algorithms for products of this shape, the presumably fastest first.
     pub(super) fn proposals(&self, product: &MatMul) -> Result<Vec<Algorithm>, CudaError> {
         let Some(operation) = Operation::new(self.library, product)? else { return Ok(Vec::new()) };
-        let preference = Preference::new(self.library, self.workspace.len())?;
-        let Operation { operation, a, b, c, .. } = &operation;
+        // For long sums of few rows in `e4m3`, the heuristics may know only algorithms that split them, which cannot apply
+        // a scale per row; told not to split, they name others.
+        let schemes: &[u32] = match product.operands {
+            MatMulOperands::Fp8(..) => &[REDUCE_IN_F32, NO_REDUCTION],
+            _ => &[REDUCE_IN_F32],
+        };
+        let mut proposals = Vec::new();
+        for &scheme in schemes {
+            for proposal in self.proposals_of(&operation, scheme)? {
+                if !proposals.contains(&proposal) {
+                    proposals.push(proposal);
+                }
+            }
+        }
+        Ok(proposals)
+    }
+
+    /// Returns algorithms that split sums at most in these ways.
+    fn proposals_of(&self, operation: &Operation, schemes: u32) -> Result<Vec<Algorithm>, CudaError> {
+        let preference = Preference::new(self.library, self.workspace.len(), schemes)?;
+        let Operation { operation, a, b, c, .. } = operation;
         let mut results = [NO_RESULT; PROPOSALS];
         let mut count = 0;
         // SAFETY: all descriptors live; writes at most `PROPOSALS` results.
@@ -150,6 +178,9 @@ impl LtHandle {
                 &mut count,
             )
         };
+        if UNSUITABLE.contains(&status) {
+            return Ok(Vec::new());
+        }
         self.library.check("cannot list algorithms for a matrix multiplication", status)?;
         let count = usize::try_from(count).unwrap_or(0);
         let usable = |result: &&HeuristicResult| result.state == 0 && result.workspace <= self.workspace.len();
@@ -246,7 +277,12 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(library: &CublasLt, kind: c_int, sides: [usize; 2], stride: usize, address: u64) -> Result<Self, CudaError> {
+    fn new(
+        library: &CublasLt,
+        kind: c_int,
+        sides: [usize; 2],
+        (stride, address): (usize, u64),
+    ) -> Result<Self, CudaError> {
         let mut pointer = std::ptr::null_mut();
         let [rows, columns] = sides.map(|side| side as u64);
         // SAFETY: writes the pointer.
@@ -268,10 +304,18 @@ struct Operation {
 }
 
 impl Operation {
-    /// Describes a product. Returns `None` when it is not of the form of [`MatMulShape`].
+    /// Describes a product. Returns `None` when it is not of the form of [`MatMulShape`], or when the library does not
+    /// know its scales.
     fn new(library: &CublasLt, product: &MatMul) -> Result<Option<Self>, CudaError> {
-        let Some(MatMulShape { inner, columns, output, rows }) = MatMulShape::of(product) else { return Ok(None) };
-        let MatMulOperands::Half(left, right) = product.operands else { return Ok(None) };
+        let Some(MatMulShape { inner, columns, output, rows, .. }) = MatMulShape::of(product) else { return Ok(None) };
+        let (kind, left, right, scales) = match product.operands {
+            MatMulOperands::Half(left, right) => (R_16BF, place(&left), place(&right), None),
+            MatMulOperands::Fp8(left, right) => {
+                let scales = [right.scales.address(), left.scales.address()];
+                (R_8F_E4M3, place(&left.values), place(&right.values), Some(scales))
+            }
+            MatMulOperands::Single(..) => return Ok(None),
+        };
         let mut pointer = std::ptr::null_mut();
         // SAFETY: writes the pointer.
         let status = unsafe { (library.create_operation)(&mut pointer, cublas::COMPUTE_32F, R_32F) };
@@ -283,15 +327,20 @@ impl Operation {
             let status = unsafe { (library.set_operation)(pointer, attribute, value, size_of::<c_int>()) };
             library.check("cannot describe a matrix multiplication", status)?;
         }
-        let (kind, stride, address) = match product.target {
+        if let Some(scales) = scales
+            && !set_scales(library, &operation, scales)?
+        {
+            return Ok(None);
+        }
+        let (output_kind, stride, address) = match product.target {
             MatMulTarget::Half(to) => (R_16BF, to.stride, to.values.address()),
             MatMulTarget::Single(to) | MatMulTarget::Sum(to) => (R_32F, to.stride, to.values.address()),
         };
         Ok(Some(Self {
             operation,
-            a: Matrix::new(library, R_16BF, [inner, columns], right.stride, right.values.address())?,
-            b: Matrix::new(library, R_16BF, [inner, rows], left.stride, left.values.address())?,
-            c: Matrix::new(library, kind, [columns, rows], stride, address)?,
+            a: Matrix::new(library, kind, [inner, columns], right)?,
+            b: Matrix::new(library, kind, [inner, rows], left)?,
+            c: Matrix::new(library, output_kind, [columns, rows], (stride, address))?,
             beta: if output == OutputKind::Sum { 1.0 } else { 0.0 },
         }))
     }
@@ -302,11 +351,34 @@ impl Operation {
     }
 }
 
+/// Returns the stride and the address of a matrix.
+fn place<T>(matrix: &DeviceMatrix<T>) -> (usize, u64) {
+    (matrix.stride, matrix.values.address())
+}
+
+/// Sets the addresses of the scales of the columns of A and B, one for each. Returns `false` if the library is too old.
+fn set_scales(library: &CublasLt, operation: &Descriptor, [a, b]: [u64; 2]) -> Result<bool, CudaError> {
+    for (mode, pointer, address) in [(SCALE_MODE_A, SCALE_POINTER_A, a), (SCALE_MODE_B, SCALE_POINTER_B, b)] {
+        let value = std::ptr::from_ref(&SCALE_PER_ROW).cast();
+        // SAFETY: the descriptor lives; the value has the attribute's type.
+        let status = unsafe { (library.set_operation)(operation.pointer, mode, value, size_of::<c_int>()) };
+        if UNSUITABLE.contains(&status) {
+            return Ok(false);
+        }
+        library.check("cannot describe a matrix multiplication", status)?;
+        let value = std::ptr::from_ref(&address).cast();
+        // SAFETY: as above; an attribute that is a pointer has the size of an address.
+        let status = unsafe { (library.set_operation)(operation.pointer, pointer, value, size_of::<u64>()) };
+        library.check("cannot describe a matrix multiplication", status)?;
+    }
+    Ok(true)
+}
+
 /// Requirements on proposed algorithms.
 struct Preference(Descriptor);
 
 impl Preference {
-    fn new(library: &CublasLt, workspace: usize) -> Result<Self, CudaError> {
+    fn new(library: &CublasLt, workspace: usize, schemes: u32) -> Result<Self, CudaError> {
         let mut pointer = std::ptr::null_mut();
         // SAFETY: writes the pointer.
         library.check("cannot describe algorithms", unsafe { (library.create_preference)(&mut pointer) })?;
@@ -316,7 +388,7 @@ impl Preference {
         // SAFETY: the descriptor lives; the value has the attribute's type.
         let status = unsafe { (library.set_preference)(pointer, MAX_WORKSPACE, value, size_of::<u64>()) };
         library.check("cannot describe algorithms", status)?;
-        let value = std::ptr::from_ref(&REDUCE_IN_F32).cast();
+        let value = std::ptr::from_ref(&schemes).cast();
         // SAFETY: as above.
         let status = unsafe { (library.set_preference)(pointer, REDUCTION_SCHEMES, value, size_of::<u32>()) };
         library.check("cannot describe algorithms", status)?;

@@ -58,6 +58,9 @@ impl Blas {
                 tracing::warn!(path = %file.path().display(), "cannot keep the chosen algorithms: {error}");
             }
         }
+        if let Some(shapes) = table.missing_fp8() {
+            tracing::warn!(%shapes, "cublasLt cannot multiply matrices in fp8 with a scale per row; slower kernels do");
+        }
         self.chosen = Some(ChosenAlgorithms { lt, table });
         Ok(())
     }
@@ -93,10 +96,11 @@ impl Blas {
         algorithm.is_none_or(|algorithm| lt.accepts(product, &algorithm).unwrap_or(false))
     }
 
-    /// Returns the fastest algorithm for products of one shape. `None` is the default of cuBLAS.
+    /// Returns the fastest algorithm for products of one shape. `None` is the default of cuBLAS, if it has one.
     fn fastest(&self, gpu: &Gpu, lt: &LtHandle, group: &[MatMul]) -> Result<Option<Algorithm>, CudaError> {
         let proposals =
             group.first().map_or_else(|| Ok(Vec::new()), |product| lt.proposals(product)).unwrap_or_default();
+        // An error, and hence no time, for operands in `e4m3`.
         let mut seconds = vec![measure(gpu, group, |product| self.multiply_by_default(product).map(|()| true))?];
         for algorithm in &proposals {
             seconds.push(measure(gpu, group, |product| lt.multiply(product, algorithm))?);

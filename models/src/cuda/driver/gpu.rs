@@ -92,6 +92,14 @@ impl Driver for GpuDriver {
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         self.blas.multiply(product)
     }
+
+    fn takes_fp8(&self, product: &MatMul) -> bool {
+        self.blas.takes_fp8(product)
+    }
+
+    fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
+        self.blas.multiply_fp8(product)
+    }
 }
 
 impl DeviceClock for GpuDriver {

@@ -74,11 +74,21 @@ pub trait Driver: Launch {
     /// [`CudaError::Call`].
     fn copy<T: Pod>(&self, from: DeviceSlice<T>, to: DeviceSlice<T>) -> Result<(), CudaError>;
 
-    /// Multiplies matrices, accumulating in `f32`.
+    /// Multiplies operands in `bf16` or `f32`, accumulating in `f32`.
     ///
     /// # Errors
     /// [`CudaError::Call`].
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError>;
+
+    /// Returns `true` if [`multiply_fp8`](Self::multiply_fp8) is to compute a product. Depends on its shape alone.
+    fn takes_fp8(&self, product: &MatMul) -> bool;
+
+    /// Multiplies operands in `e4m3`, accumulating in `f32`. Returns `false`, with nothing enqueued, if there is no
+    /// algorithm for the product.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError>;
 
     /// Multiplies few rows with a weight matrix, by a kernel of this crate.
     ///
@@ -103,6 +113,15 @@ pub struct DeviceMatrix<T> {
     pub transposed: bool,
 }
 
+/// A matrix in `e4m3` whose stored rows have a scale each.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Matrix {
+    /// Values, to be multiplied by the scales.
+    pub values: DeviceMatrix<u8>,
+    /// Scales of the stored rows, which are columns of a transpose.
+    pub scales: DeviceSlice<f32>,
+}
+
 /// Both operands of a matrix multiplication.
 #[derive(Debug, Clone, Copy)]
 pub enum MatMulOperands {
@@ -110,6 +129,8 @@ pub enum MatMulOperands {
     Half(DeviceMatrix<bf16>, DeviceMatrix<bf16>),
     /// Left and right operand in `f32`.
     Single(DeviceMatrix<f32>, DeviceMatrix<f32>),
+    /// Left operand in `e4m3`, and the transpose of the right one, with stored rows in the same order of values.
+    Fp8(Fp8Matrix, Fp8Matrix),
 }
 
 /// Destination of a matrix multiplication.
@@ -173,6 +194,10 @@ impl MatMul {
         let operands = match &self.operands {
             MatMulOperands::Half(left, right) => left.holds(rows, inner) && right.holds(inner, columns),
             MatMulOperands::Single(left, right) => left.holds(rows, inner) && right.holds(inner, columns),
+            MatMulOperands::Fp8(left, right) => {
+                let values = left.values.holds(rows, inner) && right.values.holds(inner, columns);
+                values && left.scales.len() >= rows && right.scales.len() >= columns
+            }
         };
         operands
             && match &self.target {

@@ -23,19 +23,20 @@ const PER_THREAD: usize = 16;
 /// Threads per block.
 const THREADS: u32 = 256;
 
-/// Quantizes one row to `to`, whose order of bytes is that of `cu/fp8.cu`, and returns its scale. `None`, with nothing
-/// written, if a value is not finite: `e4m3` has no infinities, and the kernels read its NaN as a number. The length is
-/// a multiple of 4.
-pub fn quantize_row(row: &[bf16], to: &mut Vec<u8>) -> Option<f32> {
+/// Quantizes one row to `to`, of the same length, whose order of bytes is that of `cu/fp8.cu`, and returns its scale.
+/// `None`, with nothing written, if a value is not finite: `e4m3` has no infinities, and the kernels read its NaN as a
+/// number. The length is a multiple of 4.
+pub fn quantize_row(row: &[bf16], to: &mut [u8]) -> Option<f32> {
     if !row.iter().all(|value| value.is_finite()) {
         return None;
     }
     let largest = row.iter().map(|value| value.to_f32().abs()).fold(0.0, f32::max);
     let scale = scale(largest);
-    let first = to.len();
     let inverse = scale.recip();
-    to.extend(row.iter().map(|value| encode(value.to_f32() * inverse)));
-    for four in to[first..].chunks_exact_mut(4) {
+    for (to, value) in to.iter_mut().zip(row) {
+        *to = encode(value.to_f32() * inverse);
+    }
+    for four in to.chunks_exact_mut(4) {
         four.swap(1, 2);
     }
     Some(scale)
@@ -91,9 +92,9 @@ pub fn round_layer_matrix(name: &str, inner: usize, values: &mut [u8]) {
     if !name.ends_with("_proj.weight") {
         return;
     }
+    let mut bytes = vec![0; inner];
     for row in values.chunks_exact_mut(2 * inner) {
         let halves: Vec<bf16> = row.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]])).collect();
-        let mut bytes = Vec::with_capacity(inner);
         let Some(scale) = quantize_row(&halves, &mut bytes) else { continue };
         for (at, value) in row.chunks_exact_mut(2).enumerate() {
             let rounded = bf16::from_f32(decode(bytes[byte_of(at)]) * scale);
@@ -171,7 +172,7 @@ mod tests {
     fn a_row_keeps_its_largest_value_in_range_and_its_error_small() {
         for largest in [1e-30, 0.02, 1.0, 447.9, 448.0, 448.1, 900.0, 3e38] {
             let row: Vec<bf16> = (0..64).map(|i| bf16::from_f32(largest * ((i as f32 - 31.0) / 32.0))).collect();
-            let mut bytes = Vec::new();
+            let mut bytes = [0; 64];
             let scale = quantize_row(&row, &mut bytes).unwrap();
             assert_eq!(scale.to_bits() << 9, 0, "a power of two: {scale}");
             for (at, value) in row.iter().enumerate() {
@@ -180,7 +181,7 @@ mod tests {
                 assert_eq!(bf16::from_f32(found).to_f32(), found, "exact in bf16");
             }
         }
-        let mut bytes = Vec::new();
+        let mut bytes = [1; 4];
         assert_eq!(quantize_row(&[bf16::ZERO; 4], &mut bytes), Some(1.0));
         assert_eq!(bytes, [0; 4]);
     }
@@ -203,9 +204,9 @@ mod tests {
     #[test]
     fn a_row_with_a_value_that_is_not_finite_is_refused() {
         for broken in [bf16::NAN, bf16::INFINITY, bf16::NEG_INFINITY] {
-            let mut bytes = Vec::new();
+            let mut bytes = [1; 4];
             assert_eq!(quantize_row(&[bf16::ONE, broken, bf16::ONE, bf16::ONE], &mut bytes), None, "{broken}");
-            assert!(bytes.is_empty());
+            assert_eq!(bytes, [1; 4]);
         }
     }
 }

@@ -166,6 +166,8 @@ kernels! {
     SkinnySiluMulFp8 = "skinny_silu_fp8",
     /// [`DequantizeFp8`](super::DequantizeFp8).
     DequantizeFp8 = "dequantize_fp8",
+    /// [`QuantizeFp8`](super::QuantizeFp8).
+    QuantizeFp8 = "quantize_fp8",
     /// [`LoraShrink`](super::LoraShrink).
     LoraShrink = "lora_shrink",
     /// [`LoraExpand`](super::LoraExpand) into `bf16`.

@@ -364,6 +364,16 @@ fn products_of_few_rows_refuse_buffers_that_are_too_small() {
         }
         .launch(on)
     });
+    refuses("quantize_fp8", |make, on| {
+        QuantizeFp8 {
+            x: make.halves("x", ROWS * 32),
+            values: make.make("values", ROWS * 32),
+            scales: make.make("scales", ROWS),
+            rows: ROWS,
+            inner: 32,
+        }
+        .launch(on)
+    });
 }
 
 #[test]

@@ -45,6 +45,10 @@ pub struct WorkspaceLayout {
     pub factors: Placement<LoraFactors>,
     /// Part of a matrix that was dequantized for a multiplication of many rows. Empty for weights in `bf16`.
     pub dequantized: Placement<bf16>,
+    /// Input of a multiplication of many rows in `e4m3`. Empty for weights in `bf16`.
+    pub quantized: Placement<u8>,
+    /// Scales of the rows of `quantized`. Empty for weights in `bf16`.
+    pub row_scales: Placement<f32>,
     /// Logits of shape (rows that want logits, vocab).
     pub logits: Placement<f32>,
     /// Intermediate results of sampling.
@@ -60,6 +64,8 @@ impl WorkspaceLayout {
     pub fn new(config: &DecoderConfig, format: WeightFormat, limits: &StepLimits, multiprocessors: u32) -> Self {
         let tokens = limits.tokens;
         let rows = limits.rows;
+        let quantized = if format == WeightFormat::Fp8 { tokens } else { 0 };
+        let widest = config.hidden.max(config.q_width()).max(config.ffn);
         let mut allocator = PlacementAllocator::default();
         Self {
             stream: allocator.place(tokens * config.hidden),
@@ -74,6 +80,8 @@ impl WorkspaceLayout {
             small: allocator.place(tokens * MAX_STACKED * MAX_RANK),
             factors: allocator.place(config.layers * SITES * MAX_ADAPTERS),
             dequantized: allocator.place(dequantized(config, format)),
+            quantized: allocator.place(quantized * widest),
+            row_scales: allocator.place(quantized),
             logits: allocator.place(rows * config.vocab),
             sampling: allocator.place(rows * SampleTokens::SCRATCH),
             results: allocator.place(3 * rows),

@@ -25,19 +25,18 @@ impl WorkCost {
     /// Cost of a matrix multiplication, padding of its rows included.
     pub(in crate::cuda) fn of(product: &MatMul) -> Self {
         let MatMul { operands, target, rows, inner, columns, .. } = *product;
-        let operand = match operands {
-            MatMulOperands::Half(..) => HALF,
-            MatMulOperands::Single(..) => SINGLE,
+        let values = rows * inner + inner * columns;
+        let operands = match operands {
+            MatMulOperands::Half(..) => HALF * values,
+            MatMulOperands::Single(..) => SINGLE * values,
+            MatMulOperands::Fp8(..) => values + SINGLE * (rows + columns),
         };
         let result = match target {
             MatMulTarget::Half(_) => HALF,
             MatMulTarget::Single(_) => SINGLE,
             MatMulTarget::Sum(_) => 2 * SINGLE,
         };
-        Self {
-            bytes: operand * (rows * inner + inner * columns) + result * rows * columns,
-            operations: 2 * rows * inner * columns,
-        }
+        Self { bytes: operands + result * rows * columns, operations: 2 * rows * inner * columns }
     }
 }
 
@@ -98,8 +97,8 @@ impl<'a> StepLoad<'a> {
     }
 
     /// Returns the total cost of one kind of work in the step. `None` for LoRA, whose cost depends on the adapters, for
-    /// matrix multiplications, which are counted per launch, for dequantization, which the model does not need, and for
-    /// kernels that only training launches.
+    /// matrix multiplications, which are counted per launch, for conversions to and from `e4m3`, which the model does
+    /// not need, and for kernels that only training launches.
     pub(super) fn cost(&self, work: WorkKind) -> Option<WorkCost> {
         let Self { config, tokens, logits, seen, pairs } = *self;
         let layers = config.layers;
@@ -116,7 +115,11 @@ impl<'a> StepLoad<'a> {
             }),
             WorkKind::Activation => moved(layers * tokens * 3 * config.ffn * HALF),
             WorkKind::Sampling => moved(logits * config.vocab * SINGLE),
-            WorkKind::MatMul { .. } | WorkKind::Dequantization | WorkKind::Adapters | WorkKind::Learning => None,
+            WorkKind::MatMul { .. }
+            | WorkKind::Dequantization
+            | WorkKind::Quantization
+            | WorkKind::Adapters
+            | WorkKind::Learning => None,
         }
     }
 }

@@ -161,6 +161,17 @@ impl<D: DeviceClock> Driver for TimedDriver<D> {
         self.time(work, Some(WorkCost::of(product)), || self.driver.multiply(product))
     }
 
+    fn takes_fp8(&self, product: &MatMul) -> bool {
+        self.driver.takes_fp8(product)
+    }
+
+    fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
+        let work = WorkKind::MatMul { inn: product.inner, out: product.columns };
+        let mut taken = false;
+        self.time(work, Some(WorkCost::of(product)), || self.driver.multiply_fp8(product).map(|found| taken = found))?;
+        Ok(taken)
+    }
+
     fn multiply_few(&self, product: &SkinnyMatMul) -> Result<(), CudaError> {
         let work = WorkKind::MatMul { inn: product.inner, out: product.weight_rows() };
         self.time(work, Some(WorkCost::of_few(product)), || self.driver.multiply_few(product))

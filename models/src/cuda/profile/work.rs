@@ -16,6 +16,8 @@ pub enum WorkKind {
     },
     /// Dequantization of weights for matrix multiplications of many rows.
     Dequantization,
+    /// Rounding of activations to `e4m3` for matrix multiplications of many rows.
+    Quantization,
     /// Embedding lookup.
     Embedding,
     /// RMS norms of the residual stream.
@@ -44,6 +46,7 @@ impl WorkKind {
             | CudaKernel::SkinnyMatMulFp8
             | CudaKernel::SkinnySiluMulFp8 => return None,
             CudaKernel::DequantizeFp8 => Self::Dequantization,
+            CudaKernel::QuantizeFp8 => Self::Quantization,
             CudaKernel::EmbedTokens => Self::Embedding,
             CudaKernel::RmsNorm => Self::Norm,
             CudaKernel::Rotary => Self::Rotary,
@@ -72,6 +75,7 @@ impl fmt::Display for WorkKind {
         let name = match self {
             Self::MatMul { inn, out } => return write!(f, "matmul {inn} to {out}"),
             Self::Dequantization => "dequantization",
+            Self::Quantization => "quantization",
             Self::Embedding => "embedding",
             Self::Norm => "norms",
             Self::Rotary => "rotary, KV write",

@@ -2,7 +2,7 @@
 
 use super::pair::DecoderPair;
 use crate::batch::LogitPositions;
-use crate::cuda::algorithms::MatMulShape;
+use crate::cuda::algorithms::{MatMulShape, OperandFormat};
 use crate::cuda::bucket::Buckets;
 use crate::cuda::driver::MatMul;
 use crate::cuda::kernel::emulator::Emulator;
@@ -55,10 +55,15 @@ fn groups_have_one_shape_with_the_weights_of_several_layers_and_cover_all_sizes_
 }
 
 #[test]
-fn of_weights_in_fp8_only_the_output_projection_has_groups() {
+fn weights_in_fp8_have_groups_of_their_own_format() {
     let config = qwen2();
     let Some(pair) = DecoderPair::of(WeightFormat::Fp8, &toy::open(&config), 4) else { return };
     let groups = pair.runner().products_by_shape(&Buckets::up_to(48));
-    assert_eq!(groups.len(), 4, "decode steps of 24 to 48 rows");
-    assert!(groups.iter().flatten().all(|product| product.fits() && product.columns == config.vocab));
+    assert_eq!(groups.len(), 4 * 5 + 2 * 4, "as many as in bf16");
+    for product in groups.iter().flatten() {
+        let format = MatMulShape::of(product).map(|shape| shape.operands);
+        let head = product.columns == config.vocab;
+        assert_eq!(format, Some(if head { OperandFormat::Half } else { OperandFormat::Fp8 }), "{product:?}");
+        assert!(product.fits(), "{product:?}");
+    }
 }

@@ -9,6 +9,7 @@ mod convert;
 mod elementwise;
 mod gradient;
 mod lora;
+mod quantize;
 mod random;
 mod rotary;
 mod sample;
@@ -130,6 +131,7 @@ pub fn general(device: &dyn CheckDevice, seed: u64, findings: &mut Vec<KernelFin
         skinny::check,
         skinny::silu_mul,
         skinny::dequantize,
+        quantize::check,
         lora::check,
         sample::check,
         sample_adjusted::check,

@@ -111,6 +111,7 @@ DEVICE bf16 narrow(float x) { return (bf16)pack(x, 0.0f); }
 DEVICE u32 lane() { return threadIdx.x % 32; }
 DEVICE u32 warp() { return threadIdx.x / 32; }
 DEVICE u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+DEVICE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 
 template <typename T>
 DEVICE T warp_sum(T x) {
@@ -142,6 +143,19 @@ DEVICE float block_max(float x, float* room) {
     if (lane() == 0) room[warp()] = x;
     __syncthreads();
     x = warp_max(lane() < blockDim.x / 32 ? room[lane()] : -infinity());
+    __syncthreads();
+    return x;
+}
+
+// The same for integers.
+DEVICE u32 block_largest(u32 x, u32* room) {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
+    if (lane() == 0) room[warp()] = x;
+    __syncthreads();
+    x = lane() < blockDim.x / 32 ? room[lane()] : 0;
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) x = larger(x, shuffle_xor(x, mask));
     __syncthreads();
     return x;
 }

@@ -9,8 +9,8 @@ use super::Emulator;
 use super::memory::EmulatorRegion;
 use crate::cuda::CudaError;
 use crate::cuda::driver::{DeviceClock, DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTarget};
-use crate::cuda::kernel::DeviceSlice;
 use crate::cuda::kernel::check::CheckDevice;
+use crate::cuda::kernel::{DeviceSlice, fp8};
 use crate::cuda::plan::Placement;
 
 impl Emulator {
@@ -27,14 +27,40 @@ impl Emulator {
     }
 
     /// Returns the values of a matrix in row-major order, after transposition.
-    fn rows<T: Pod + Into<f32>>(&self, matrix: DeviceMatrix<T>, rows: usize, columns: usize) -> Vec<f32> {
+    fn rows<T: Copy>(
+        &self,
+        matrix: DeviceMatrix<T>,
+        (rows, columns): (usize, usize),
+        widen: impl Fn(T) -> f32,
+    ) -> Vec<f32> {
         let DeviceMatrix { values, stride, transposed } = matrix;
         let values = self.values(values);
         let at = |row: usize, column: usize| match transposed {
             true => values[column * stride + row],
             false => values[row * stride + column],
         };
-        (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| at(r, c).into()).collect()
+        (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))).map(|(r, c)| widen(at(r, c))).collect()
+    }
+
+    /// Returns both operands in row-major order.
+    fn operands(&self, product: &MatMul) -> [Vec<f32>; 2] {
+        let MatMul { operands, rows, inner, columns, .. } = *product;
+        let left = (rows, inner);
+        let right = (inner, columns);
+        match operands {
+            MatMulOperands::Half(a, b) => [self.rows(a, left, bf16::to_f32), self.rows(b, right, bf16::to_f32)],
+            MatMulOperands::Single(a, b) => [self.rows(a, left, |x| x), self.rows(b, right, |x| x)],
+            MatMulOperands::Fp8(a, b) => {
+                let [mut x, mut y] = [self.rows(a.values, left, fp8::decode), self.rows(b.values, right, fp8::decode)];
+                for (row, scale) in x.chunks_exact_mut(inner).zip(self.values(a.scales)) {
+                    row.iter_mut().for_each(|x| *x *= *scale);
+                }
+                for row in y.chunks_exact_mut(columns) {
+                    row.iter_mut().zip(self.values(b.scales)).for_each(|(y, scale)| *y *= *scale);
+                }
+                [x, y]
+            }
+        }
     }
 }
 
@@ -93,11 +119,8 @@ impl Driver for Emulator {
 
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         assert!(product.fits(), "{product:?}");
-        let MatMul { operands, target, rows, inner, columns, scale } = *product;
-        let (left, right) = match operands {
-            MatMulOperands::Half(left, right) => (self.rows(left, rows, inner), self.rows(right, inner, columns)),
-            MatMulOperands::Single(left, right) => (self.rows(left, rows, inner), self.rows(right, inner, columns)),
-        };
+        let MatMul { target, rows, inner, columns, scale, .. } = *product;
+        let [left, right] = self.operands(product);
         for row in 0..rows {
             let mut sums = vec![0.0f32; columns];
             for (x, right) in left[row * inner..][..inner].iter().zip(right.chunks_exact(columns)) {
@@ -117,6 +140,15 @@ impl Driver for Emulator {
             }
         }
         Ok(())
+    }
+
+    fn takes_fp8(&self, _: &MatMul) -> bool {
+        self.fp8
+    }
+
+    fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
+        assert!(matches!(product.operands, MatMulOperands::Fp8(..)), "{product:?}");
+        self.multiply(product).map(|()| true)
     }
 }
 

@@ -35,6 +35,8 @@ pub(in crate::cuda) struct Emulator {
     seed: Cell<u64>,
     memory: RefCell<Vec<Vec<u128>>>,
     store: Arc<EmulatorMemory>,
+    /// If `true`, the emulator multiplies operands in `e4m3`, as a GPU with such an algorithm does.
+    fp8: bool,
 }
 
 impl Emulator {
@@ -44,12 +46,17 @@ impl Emulator {
         // SAFETY: built by this test from this crate's sources, without initializers.
         let library = unsafe { Library::new(&path) }.unwrap();
         let store = Arc::new(EmulatorMemory::new(MEMORY));
-        Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default(), store })
+        Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default(), store, fp8: true })
     }
 
     /// Sets the memory size in bytes.
     pub(in crate::cuda) fn with_memory(self, bytes: usize) -> Self {
         Self { store: Arc::new(EmulatorMemory::new(bytes)), ..self }
+    }
+
+    /// Emulates a GPU without multiplication of operands in `e4m3`.
+    pub(in crate::cuda) fn without_fp8(self) -> Self {
+        Self { fp8: false, ..self }
     }
 
     /// Returns the memory counters.

@@ -1,12 +1,14 @@
 //! Reference implementations of the kernels, in `f64` and as simple as possible.
 
 mod attention;
+mod fp8;
 mod gradient;
 mod lora;
 mod sample;
 mod score;
 
 pub use attention::{ReferenceSequence, attend};
+pub use fp8::quantize;
 pub use gradient::{AttentionGradients, attend_backward, rms_norm_backward, rotate_back, silu_mul_backward};
 pub use lora::{ReferenceAdapter, lora};
 pub use sample::{ReferenceChoice, ReferenceOutcome, log_sum, sample};
