@@ -1,6 +1,6 @@
-// Weights in e4m3 (Micikevicius et al. 2022, arXiv:2209.05433): a sign, four bits of exponent with a bias of 7, three of
-// mantissa. Of four neighboring values, the second and third byte are exchanged, so that values 0 and 1, and 2 and 3, are
-// two halves of a register apart.
+// Weights and activations in e4m3 (Micikevicius et al. 2022, arXiv:2209.05433): a sign, four bits of exponent with a bias
+// of 7, three of mantissa. Of four neighboring values, the second and third byte are exchanged, so that values 0 and 1, and
+// 2 and 3, are two halves of a register apart.
 
 // Two pairs of bf16 of four values.
 DEVICE void unpack_fp8(u32 four, u32* pairs) {
