@@ -8,8 +8,8 @@ use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, l
 /// Threads per block.
 pub(super) const THREADS: u32 = 128;
 
-/// Packed query rows (positions times heads of a group) per tile: sixteen for each of four warps.
-const TILE: u32 = 64;
+/// Packed query rows (positions times heads of a group) per tile: 32 for each of four warps.
+pub(super) const TILE: u32 = 128;
 
 /// Decode attention, for the rows `0..rows` of the batch, which have one token each. The context is split among the
 /// warps of a block and among `splits` blocks; the last block to finish combines the parts, in their order.

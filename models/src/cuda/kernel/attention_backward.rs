@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::attention::{THREADS, check_heads};
+use super::attention::{THREADS, TILE, check_heads};
 use super::launch::LaunchArguments;
 use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 
@@ -78,12 +78,14 @@ impl AttendBackward {
         kernel.fits("delta", &self.delta, pairs)?;
         let sums = LaunchArguments::new().slice(&self.out).slice(&self.gradient).slice(&self.delta).int(pairs as u32);
         let grid = |x: u32, y: u32| Geometry { blocks: [x, y, 1], threads: THREADS, shared: 0 };
+        // A warp per sixteen query rows.
+        let tiles = Geometry { threads: TILE / 16 * 32, ..grid(self.tile_count, self.kv_heads) };
         // SAFETY: the kernels' parameters. Sizes were checked against the bounds of all indices, which hold by the
         // contract of `DeviceSlice::new`.
         unsafe {
             // One warp per pair, four warps per block.
             sums.launch(on, CudaKernel::AttendDelta, grid((pairs as u32).div_ceil(4), 1))?;
-            self.arguments(&self.tiles).launch(on, kernel, grid(self.tile_count, self.kv_heads))?;
+            self.arguments(&self.tiles).launch(on, kernel, tiles)?;
             let keys = CudaKernel::AttendBackwardKeys;
             self.arguments(&self.blocks).launch(on, keys, grid(self.block_count, self.kv_heads))
         }

@@ -6,13 +6,14 @@ use std::sync::OnceLock;
 use std::{fs, io};
 
 /// Source files of the module, in order.
-pub const PARTS: [(&str, &str); 19] = [
+pub const PARTS: [(&str, &str); 20] = [
     ("device.cu", include_str!("cu/device.cu")),
     ("rotary.cu", include_str!("cu/rotary.cu")),
     ("embed.cu", include_str!("cu/embed.cu")),
     ("norm.cu", include_str!("cu/norm.cu")),
     ("activation.cu", include_str!("cu/activation.cu")),
     ("attention.cu", include_str!("cu/attention.cu")),
+    ("attention_prefill.cu", include_str!("cu/attention_prefill.cu")),
     ("fp8.cu", include_str!("cu/fp8.cu")),
     ("skinny.cu", include_str!("cu/skinny.cu")),
     ("lora.cu", include_str!("cu/lora.cu")),
@@ -29,7 +30,8 @@ pub const PARTS: [(&str, &str); 19] = [
 ];
 
 /// Files that are compiled once per head width.
-pub const BY_DIM: [&str; 4] = ["rotary.cu", "attention.cu", "rotary_backward.cu", "attention_backward.cu"];
+pub const BY_DIM: [&str; 5] =
+    ["rotary.cu", "attention.cu", "attention_prefill.cu", "rotary_backward.cu", "attention_backward.cu"];
 
 /// NVRTC options in addition to the architecture (`--gpu-architecture=sm_XX`, at least sm_80).
 pub const OPTIONS: [&str; 1] = ["--std=c++17"];

@@ -97,6 +97,12 @@ impl AttentionCase {
         Ok(Self { cache, batch: BatchView { tables, bounds, ..self.batch }, ..self })
     }
 
+    /// Multiplies the queries by `factor`.
+    fn sharpened(self, bench: &mut CheckBench<'_>, factor: f32) -> Result<Self, CheckError> {
+        let queries: Vec<bf16> = self.queries.iter().map(|value| bf16::from_f32(value.to_f32() * factor)).collect();
+        Ok(Self { qkv: bench.put(&queries)?, queries, ..self })
+    }
+
     fn wanted(&self) -> Vec<f64> {
         let mut out = Vec::new();
         let mut token = 0;
@@ -212,9 +218,22 @@ pub(super) fn compare_decode(
 pub(super) fn prefill(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckError> {
     let edges = vec![(0, 1), (0, 15), (0, 16), (0, 17), (15, 1), (15, 2), (31, 33)];
     let chunks = vec![(0, 70), (5, 40), (600, 9), (100, 29)];
-    for (heads, kv_heads, rows) in [(9, 3, &edges), (7, 1, &chunks), (8, 1, &edges), (2, 2, &chunks), (16, 1, &edges)] {
-        let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?;
-        compare_prefill(bench, &case, "")?;
+    // Around the ends of spans of 32 tokens, of tiles, and of the rows of a warp.
+    let spans = vec![(0, 32), (31, 2), (64, 129), (1, 95), (130, 127), (16, 3)];
+    for (heads, kv_heads, rows, factor) in [
+        (9, 3, &edges, 1.0),
+        (7, 1, &chunks, 1.0),
+        (8, 1, &edges, 1.0),
+        (2, 2, &chunks, 1.0),
+        (16, 1, &edges, 1.0),
+        (2, 2, &spans, 1.0),
+        (7, 1, &spans, 1.0),
+        // Scores whose maximum rises far beyond that of the first tokens.
+        (8, 1, &chunks, 12.0),
+        (16, 1, &spans, 12.0),
+    ] {
+        let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?.sharpened(bench, factor)?;
+        compare_prefill(bench, &case, &format!(", queries times {factor}"))?;
         bench.clear()?;
     }
     Ok(())

@@ -34,8 +34,8 @@ DEVICE u32 dims_of(int j) {
     return j < 4 * WIDE ? 32 * (j / 4) + 8 * t + 2 * (j % 4) : 32 * WIDE + 4 * t + 2 * (j - 4 * WIDE);
 }
 
-// Query gradients of one tile, as in `attend_prefill`.
-KERNEL(128, 2) attend_backward_queries(
+// Query gradients of one tile, of which each of eight warps has sixteen rows.
+KERNEL(256, 1) attend_backward_queries(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles, const bf16* qkv, u32 stride,
     const bf16* cache, const bf16* gradient, const float* lse, const float* delta, bf16* qkv_gradient, u32 heads) {
     after_previous();
@@ -43,7 +43,7 @@ KERNEL(128, 2) attend_backward_queries(
     if (row == NONE) return;
     const u32 kv_heads = gridDim.y, group = heads / kv_heads, head = blockIdx.y * group;
     const u32 token = first[row], packed = context[row] * group;
-    const u32 base = tiles[2 * blockIdx.x + 1] * 64 + warp() * 16;
+    const u32 base = tiles[2 * blockIdx.x + 1] * TILE + warp() * 16;
     if (base >= packed) return;
     const u32 g = lane() / 4;
     u32 q[2][2 * STEPS], d[2][2 * STEPS];

@@ -87,6 +87,12 @@ DEVICE void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory")
 // barrier.
 template <int LEFT>
 DEVICE void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+// 2^x, with results below 2^-126 flushed to zero.
+DEVICE float exp2_flushed(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // Bypasses the L1 cache, to read values written by other blocks of the same launch.
 DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
 DEVICE float4 load_four_shared_by_blocks(const float* from) { return __ldcg((const float4*)from); }

@@ -68,7 +68,8 @@ static bool run_block(std::vector<uint32_t>& order, uint64_t& seed) {
         fiber.waits = nullptr;
         fiber.done = false;
         fiber.ordered = false;
-        fiber.copies.assign(1, {});
+        fiber.copies.clear();
+        fiber.groups = 0;
         m.warps[i / 32].live++;
     }
     shuffle_order(order, seed);

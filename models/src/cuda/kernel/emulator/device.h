@@ -46,9 +46,11 @@ struct Warp {
     Exchange exchange[2];
 };
 
+// An asynchronous copy to shared memory that has not landed.
 struct Copy {
     void* to;
     const void* from;
+    uint32_t group;
 };
 
 struct Fiber {
@@ -62,8 +64,8 @@ struct Fiber {
     bool done = false;
     // The thread has waited for the launch before.
     bool ordered = false;
-    // Groups of copies that have not landed, the oldest first; the last one is open.
-    std::vector<std::vector<Copy>> copies;
+    std::vector<Copy> copies{};
+    uint32_t groups = 0;  // groups of copies that were closed
 };
 
 struct Slot {
@@ -82,6 +84,7 @@ struct Machine {
     unsigned char* shared = nullptr;
     size_t dynamic = 0, used = 0;
     uint64_t blocks = 0;  // ever run
+    uint64_t copies = 0;  // ever started
     uint32_t live = 0, arrived = 0, generation = 0;
     char trouble[256] = {};
 };
@@ -263,20 +266,33 @@ static inline uint4 load16(const void* from) { return emu::aligned<uint4>(from);
 static inline uint4 load_once(const void* from) { return emu::aligned<uint4>(from); }
 static inline uint2 load8(const void* from) { return emu::aligned<uint2>(from); }
 static inline void store16(void* to, uint4 value) { const_cast<uint4&>(emu::aligned<uint4>(to)) = value; }
+// A copy lands at once or, as often, only when it is awaited: a result depends on neither, unless an access lacks a wait
+// or a barrier.
+static inline void copy16(void* to, const void* from) {
+    emu::aligned<uint4>(to);
+    emu::aligned<uint4>(from);
+    if (emu::machine.copies++ * 0x9e3779b97f4a7c15ull >> 63) {
+        memcpy(to, from, 16);
+    } else {
+        emu::Fiber& self = *emu::machine.self;
+        self.copies.push_back({to, from, self.groups});
+    }
+}
+static inline void close_copies() { emu::machine.self->groups++; }
+template <int LEFT>
+static inline void await_copies() {
+    emu::Fiber& self = *emu::machine.self;
+    std::vector<emu::Copy> left;
+    for (const emu::Copy& copy : self.copies) {
+        if (copy.group + LEFT < self.groups) {
+            memcpy(copy.to, copy.from, 16);
+        } else {
+            left.push_back(copy);
+        }
+    }
+    self.copies = left;
+}
+static inline float exp2_flushed(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 static inline float load_shared_by_blocks(const float* from) { return *from; }
 static inline float4 load_four_shared_by_blocks(const float* from) { return emu::aligned<float4>(from); }
 static inline void after_previous() { emu::machine.self->ordered = true; }
-
-// A copy lands when its group is waited for, and not before.
-static inline void copy16(void* to, const void* from) {
-    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) emu::fail("an access off its alignment");
-    emu::machine.self->copies.back().push_back({to, from});
-}
-static inline void close_copies() { emu::machine.self->copies.push_back({}); }
-template <int LEFT>
-static inline void await_copies() {
-    auto& groups = emu::machine.self->copies;
-    for (; groups.size() > LEFT + 1; groups.erase(groups.begin())) {
-        for (const emu::Copy& copy : groups.front()) memcpy(copy.to, copy.from, 16);
-    }
-}
