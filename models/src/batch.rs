@@ -36,7 +36,7 @@ pub struct BatchRow {
 }
 
 /// A ragged batch: each row has its own number of new tokens. Reusable from step to step without allocating.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ForwardBatch {
     tokens: Vec<u32>,
     tables: Vec<u32>,

@@ -3,21 +3,18 @@
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
-use waymark_models::Logits;
 use waymark_models::adaptive_wait::AdaptiveWait;
 use waymark_models::sampler::Pick;
+use waymark_models::{ForwardBatch, Logits};
 
-use crate::backend::{BackendError, PassOutput};
+use crate::backend::PassOutput;
 
 /// A pass that was submitted and not collected.
 #[derive(Debug)]
 pub(super) struct MockPass {
-    pub(super) result: Result<(), BackendError>,
-    pub(super) logits: Logits,
+    pub(super) batch: ForwardBatch,
     pub(super) picks: Vec<Option<Pick>>,
     pub(super) begun: Instant,
-    /// Duration of the pass. `None` for a pass that never ends.
-    pub(super) time: Option<Duration>,
 }
 
 /// Error of a pass that exceeded the time limit.
@@ -25,20 +22,13 @@ pub(super) struct MockPass {
 pub(super) struct Overdue;
 
 impl MockPass {
-    /// Waits for the end of the pass in the way the GPU backend does.
-    pub(super) fn wait(&self, patience: &mut AdaptiveWait) -> Result<(), Overdue> {
-        let done = || Ok::<_, Infallible>(self.time.is_some_and(|time| self.begun.elapsed() >= time));
+    /// Waits for the end of the pass in the way the GPU backend does. The pass lasts `time`; with `None`, it never ends.
+    pub(super) fn wait(&self, time: Option<Duration>, patience: &mut AdaptiveWait) -> Result<(), Overdue> {
+        let done = || Ok::<_, Infallible>(time.is_some_and(|time| self.begun.elapsed() >= time));
         match patience.wait(self.begun, done) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Overdue),
         }
-    }
-
-    /// Writes the result of the pass.
-    pub(super) fn land(self, output: &mut PassOutput) -> Result<(), BackendError> {
-        self.result?;
-        draw_rows(&self.logits, &self.picks, output);
-        Ok(())
     }
 }
 

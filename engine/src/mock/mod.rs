@@ -17,12 +17,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use waymark_models::adaptive_wait::AdaptiveWait;
+use waymark_models::kernel::Team;
 use waymark_models::sampler::Pick;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_models::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits, ModelError};
 
 use super::backend::{Backend, BackendError, BackendSpec, PassOutput, RecordedSteps};
-#[cfg(test)]
 pub(crate) use async_pass::draw_rows;
 use async_pass::{MockPass, Overdue};
 use memory::MockMemory;
@@ -56,6 +56,7 @@ pub struct MockBackend {
     /// Reason of the loss, once a pass has exceeded the time limit.
     gone: Option<String>,
     recorded: RecordedSteps,
+    team: Option<Arc<Team>>,
     /// Context of the current row.
     context: Vec<u32>,
 }
@@ -99,6 +100,7 @@ impl MockBackend {
             patience: AdaptiveWait::new(LIMIT),
             gone: None,
             recorded: RecordedSteps::default(),
+            team: None,
             context: Vec::new(),
         };
         mock.with_blocks(8192)
@@ -152,6 +154,13 @@ impl MockBackend {
     #[must_use]
     pub fn with_recorded_steps(mut self, recorded: RecordedSteps) -> Self {
         self.recorded = recorded;
+        self
+    }
+
+    /// Sets the threads that sample, as the GPU backend has them. By default, the engine thread samples.
+    #[must_use]
+    pub fn with_team(mut self, team: Arc<Team>) -> Self {
+        self.team = Some(team);
         self
     }
 
@@ -241,22 +250,24 @@ impl Backend for MockBackend {
             output.drawn.clear();
             return self.forward(batch, &mut output.logits);
         }
-        let begun = Instant::now();
-        let mut logits = Logits::new();
-        let result = self.forward(batch, &mut logits);
-        let time = (!self.faults.hangs(self.steps)).then(|| self.time(batch));
-        self.flight = Some(MockPass { result, logits, picks: picks.to_vec(), begun, time });
+        self.flight = Some(MockPass { batch: batch.clone(), picks: picks.to_vec(), begun: Instant::now() });
         Ok(())
     }
 
     fn collect(&mut self, output: &mut PassOutput) -> Result<(), BackendError> {
         let Some(flight) = self.flight.take() else { return Ok(()) };
-        if let Err(Overdue) = flight.wait(&mut self.patience) {
+        // Computed here rather than in `submit`, after which a device computes on its own.
+        let mut logits = Logits::new();
+        let result = self.forward(&flight.batch, &mut logits);
+        let time = (!self.faults.hangs(self.steps)).then(|| self.time(&flight.batch));
+        if let Err(Overdue) = flight.wait(time, &mut self.patience) {
             let reason = format!("the mock device did not finish within {:?}", self.patience.limit());
             self.gone = Some(reason.clone());
             return Err(BackendError(reason));
         }
-        flight.land(output)
+        result?;
+        draw_rows(&logits, &flight.picks, output);
+        Ok(())
     }
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
@@ -270,6 +281,10 @@ impl Backend for MockBackend {
 
     fn recorded_steps(&self) -> RecordedSteps {
         self.recorded
+    }
+
+    fn team(&self) -> Option<&Team> {
+        self.team.as_deref()
     }
 
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {

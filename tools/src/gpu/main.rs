@@ -8,6 +8,7 @@ mod compare;
 mod cuda;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU is described"))]
 mod facts;
+mod gaps;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU multiplies"))]
 mod gemm;
 mod goal;
@@ -87,6 +88,10 @@ struct Args {
     /// Measure the mock backend: no weights and no arithmetic, only the engine.
     #[arg(long, conflicts_with = "device")]
     mock: bool,
+
+    /// Duration of each step of the mock, in milliseconds: threads that wait for a step then sleep, as with a GPU.
+    #[arg(long, value_name = "MS", default_value_t = 0, requires = "mock")]
+    mock_step_ms: u64,
 
     /// Parts of the benchmark to run.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = BenchPart::ALL)]

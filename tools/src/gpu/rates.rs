@@ -1,5 +1,6 @@
 //! Tokens per second through the engine, including scheduling, sampling and delivery.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -7,9 +8,10 @@ use futures::future::join_all;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use waymark_engine::{Engine, Generate, HistogramSnapshot, Origin, Session, SessionOptions};
+use waymark_engine::{Engine, Generate, Origin, Session, SessionOptions};
 use waymark_models::sampler::SamplingParams;
 
+use super::gaps::{DecodeGaps, GapSum};
 use super::report::Rate;
 use super::shape::{Ceilings, ModelShape};
 
@@ -67,15 +69,16 @@ pub(super) async fn decode(
     best: Option<Ceilings>,
 ) -> anyhow::Result<Rate> {
     let mut rate = 0.0_f64;
-    let gaps = Gaps::of(engine);
+    let mut gaps = GapSum::default();
     for round in 0..setting.rounds {
-        let (_, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
-        rate = rate.max(concurrent_rate(&tokens));
+        let run = run(engine, shape, sequences, setting, round as u64).await?;
+        rate = rate.max(concurrent_rate(&run.tokens));
+        gaps += run.gaps;
     }
     // On average half of the decoded tokens are in the context.
     let context = setting.prompt + setting.tokens / 2;
     let floor = best.map(|best| shape.decode_floor(sequences, context, best) * rate / sequences as f64);
-    Ok(Rate { gap: gaps.mean(engine), ..line(shape, sequences, setting, rate, floor) })
+    Ok(Rate { gap: gaps.mean(), ..line(shape, sequences, setting, rate, floor) })
 }
 
 /// Measures the prefill rate of `sequences` prompts, from the first request until all have their first token.
@@ -88,31 +91,15 @@ pub(super) async fn prefill(
 ) -> anyhow::Result<Rate> {
     let setting = RateSetting { tokens: 1, sampling: RateSampling::Greedy, ..setting };
     let mut seconds = f64::INFINITY;
-    let gaps = Gaps::of(engine);
+    let before = GapSum::of(engine);
     for round in 0..setting.rounds {
-        let (start, tokens) = run(engine, shape, sequences, setting, round as u64).await?;
+        let SequenceRun { start, tokens, .. } = run(engine, shape, sequences, setting, round as u64).await?;
         let end = tokens.iter().flatten().max().context("no sequence produced a token")?;
         seconds = seconds.min((*end - start).as_secs_f64());
     }
     let rate = (sequences * setting.prompt) as f64 / seconds;
     let floor = best.map(|best| shape.prefill_floor(sequences, setting.prompt, best) / seconds);
-    Ok(Rate { gap: gaps.mean(engine), ..line(shape, sequences, setting, rate, floor) })
-}
-
-/// Time between passes since a snapshot.
-struct Gaps(HistogramSnapshot);
-
-impl Gaps {
-    fn of(engine: &Engine) -> Self {
-        Self(engine.counters().gap_seconds.snapshot())
-    }
-
-    /// Returns the mean in milliseconds. `None` without passes since the snapshot.
-    fn mean(&self, engine: &Engine) -> Option<f64> {
-        let Self(now) = Self::of(engine);
-        let count = now.count() - self.0.count();
-        (count > 0).then(|| (now.sum - self.0.sum) * 1e3 / count as f64)
-    }
+    Ok(Rate { gap: GapSum::of(engine).since(before).mean(), ..line(shape, sequences, setting, rate, floor) })
 }
 
 fn line(shape: &ModelShape, sequences: usize, setting: RateSetting, rate: f64, of_floor: Option<f64>) -> Rate {
@@ -147,15 +134,23 @@ fn concurrent_rate(tokens: &[Vec<Instant>]) -> f64 {
     if 2 * count >= all { value } else { rate(end).1 }
 }
 
-/// Starts all sequences at once with different prompts, so that no prefix is shared. Returns the start time, and the
-/// times of all tokens.
+/// One run of a number of sequences.
+struct SequenceRun {
+    start: Instant,
+    /// Times of the tokens of each sequence.
+    tokens: Vec<Vec<Instant>>,
+    /// Gaps while all sequences decoded.
+    gaps: GapSum,
+}
+
+/// Starts all sequences at once with different prompts, so that no prefix is shared.
 async fn run(
     engine: &Engine,
     shape: &ModelShape,
     sequences: usize,
     setting: RateSetting,
     seed: u64,
-) -> anyhow::Result<(Instant, Vec<Vec<Instant>>)> {
+) -> anyhow::Result<SequenceRun> {
     // Each combination of round, prompt length and number of sequences has its own seed, so that no prompt is a prefix
     // of another. The agentic load uses other seeds.
     let mut random = ChaCha8Rng::seed_from_u64(1 << 63 | seed << 48 | (setting.prompt as u64) << 24 | sequences as u64);
@@ -169,28 +164,38 @@ async fn run(
         })
         .collect();
     let start = Instant::now();
+    let gaps = Arc::new(DecodeGaps::new(engine, sequences));
     let params = |number| setting.sampling.params(number);
     let running: Vec<_> = (0..)
         .zip(sessions)
-        .map(|(number, session)| tokio::spawn(token_times(session, params(number), setting.tokens)))
+        .map(|(number, session)| tokio::spawn(token_times(session, params(number), setting.tokens, Arc::clone(&gaps))))
         .collect();
     let mut tokens = Vec::new();
     // Wait for all before returning the first error, so that the next measurement has the engine to itself.
     for sequence in join_all(running).await {
         tokens.push(sequence??);
     }
-    Ok((start, tokens))
+    Ok(SequenceRun { start, tokens, gaps: gaps.total() })
 }
 
 /// Decodes `tokens` tokens and returns the time of each.
-async fn token_times(mut session: Session, sampling: SamplingParams, tokens: usize) -> anyhow::Result<Vec<Instant>> {
+async fn token_times(
+    mut session: Session,
+    sampling: SamplingParams,
+    tokens: usize,
+    gaps: Arc<DecodeGaps>,
+) -> anyhow::Result<Vec<Instant>> {
     let generate = Generate { sampling, max_tokens: tokens, ignore_eos: true, ..Generate::default() };
     let mut turn = session.generate(generate).await?;
     let mut came = Vec::with_capacity(tokens);
     while let Some(step) = turn.next().await {
         step?;
         came.push(Instant::now());
+        if came.len() == 1 {
+            gaps.begin_sequence();
+        }
     }
+    gaps.end_sequence();
     Ok(came)
 }
 

@@ -149,8 +149,8 @@ pub(super) struct Rate {
     /// Minimum time by the GPU's peak rates, as a share of the measured time. `None` when the peak rates are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) of_floor: Option<f64>,
-    /// Mean milliseconds from the end of a pass until all of the next one is enqueued. `None` when there was no such
-    /// gap.
+    /// Mean milliseconds from the end of a pass until all of the next one is enqueued; for decoding, only while all
+    /// sequences decode. `None` when there was no such gap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) gap: Option<f64>,
 }
@@ -333,6 +333,10 @@ impl GpuReport {
                 write!(out, "{:8} {shape:>14} {sequences:>10} {prompt:>7} {sampling:>8}", "")?;
                 writeln!(out, " {graphs:>7} {rate:>12.1} {floor:>9} {gap:>7}")?;
             }
+        }
+        if !self.decode.is_empty() {
+            let meaning = "mean time from the end of a pass until all of the next one is enqueued";
+            writeln!(out, "gap: {meaning}; for decode, while all sequences decode")?;
         }
         Ok(())
     }

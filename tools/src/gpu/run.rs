@@ -4,6 +4,7 @@
 mod cuda;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use waymark_agent::{Search, SearchLimits, Searcher};
@@ -33,7 +34,11 @@ impl Args {
                 // A mock that is asynchronous like a GPU, and samples from few tokens, leaves only the engine's own
                 // time to measure.
                 shape.config.vocab = 256;
-                let backend = MockBackend::random(1, shape.config.vocab).with_blocks(self.blocks()).with_overlap();
+                let backend = MockBackend::random(1, shape.config.vocab)
+                    .with_blocks(self.blocks())
+                    .with_overlap()
+                    .with_team(Arc::new(Team::new(self.threads())))
+                    .with_time(Duration::from_millis(self.mock_step_ms), Duration::ZERO);
                 self.run_on_backend(Box::new(backend), &shape, source, ledger).await?;
             }
             Device::Cpu => {
@@ -165,7 +170,7 @@ impl Args {
         let limits = SearchLimits {
             threads: self.threads(),
             waiting: assembly::SEARCHES_WAITING,
-            timeout: std::time::Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         };
         let searcher: Arc<dyn Search> = Arc::new(Searcher::new(index, limits)?);
         Ok(Some(SearchSource::Index(searcher, Arc::new(mode), questions)))
