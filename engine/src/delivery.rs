@@ -31,6 +31,8 @@ pub(super) struct Delivery {
     limit: usize,
     /// Draws of the current step. Empty between two steps; kept to reuse the memory.
     draws: Vec<Draw>,
+    /// Sessions with delivered tokens that were not sent to their readers yet.
+    unsent: Vec<u64>,
     /// Wakers of readers that have new tokens.
     wakers: Vec<Waker>,
     counters: Arc<Counters>,
@@ -38,7 +40,7 @@ pub(super) struct Delivery {
 
 impl Delivery {
     pub(super) fn new(bytes: Arc<TokenBytes>, limit: usize, counters: Arc<Counters>) -> Self {
-        Self { bytes, limit, draws: Vec::new(), wakers: Vec::new(), counters }
+        Self { bytes, limit, draws: Vec::new(), unsent: Vec::new(), wakers: Vec::new(), counters }
     }
 
     /// Processes the results of a pass over `rows`. Returns `true` if any row succeeded.
@@ -77,9 +79,9 @@ impl Delivery {
             }
         }
         self.draws = draws;
-        // An asynchronous backend leaves the wake-ups to the next pass, during which the thread is idle.
+        // With an asynchronous backend, this is done during the next pass, while the thread is idle.
         if !passes.overlaps() {
-            self.wake();
+            self.send(scheduler);
         }
         any
     }
@@ -127,6 +129,7 @@ impl Delivery {
             }
         }
         scheduler.settle(id, verified, accepted);
+        self.unsent.push(id);
         outcome
     }
 
@@ -139,8 +142,14 @@ impl Delivery {
         }
     }
 
-    /// Wakes the readers that have new tokens.
-    pub(super) fn wake(&mut self) {
+    /// Sends delivered tokens to their readers and wakes them.
+    pub(super) fn send(&mut self, scheduler: &mut Scheduler) {
+        for id in self.unsent.drain(..) {
+            // A turn that has ended meanwhile has sent its tokens.
+            if let Some((_, turn)) = scheduler.open_turn(id) {
+                turn.send(&mut self.wakers);
+            }
+        }
         self.wakers.drain(..).for_each(Waker::wake);
     }
 }
@@ -148,8 +157,13 @@ impl Delivery {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::time::Instant;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::thread;
+    use std::time::{Duration, Instant};
 
+    use waymark_models::Logits;
+    use waymark_models::kernel::Team;
     use waymark_models::sampler::{Sampled, SamplingParams};
     use waymark_models::tokenizer::Tokenizer;
 
@@ -157,20 +171,20 @@ mod tests {
     use super::super::command::Submission;
     use super::super::config::EngineConfig;
     use super::super::draw::Draw;
-    use super::super::mailbox::mailbox;
+    use super::super::mailbox::{Inbox, mailbox};
     use super::super::request::{Generate, SessionOptions};
     use super::super::stage::TurnStage;
     use super::*;
 
-    #[test]
-    fn a_row_that_fails_behind_accepted_tokens_is_settled() {
-        let counters = Arc::new(Counters::default());
+    fn scheduler(config: &EngineConfig, counters: &Arc<Counters>) -> Scheduler {
         let spec = BackendSpec { name: "memory".into(), vocab: 259, blocks: 8, context: 128, generation: 1 };
-        let config = EngineConfig { lookup_tokens: 20, ..EngineConfig::default() };
-        let mut scheduler = Scheduler::new(&spec, &config, counters.clone());
-        let (outbox, _inbox) = mailbox(64);
+        Scheduler::new(&spec, config, counters.clone())
+    }
+
+    fn submission(session: u64) -> (Submission, Inbox) {
+        let (outbox, inbox) = mailbox(64);
         let submission = Submission {
-            session: 1,
+            session,
             options: SessionOptions::default(),
             keep: 0,
             append: vec![7, 8, 7, 8, 7],
@@ -180,6 +194,48 @@ mod tests {
             stage: TurnStage::queue(),
             permit: None,
         };
+        (submission, inbox)
+    }
+
+    #[test]
+    fn tokens_that_the_backend_chose_wait_for_no_thread() {
+        const LIMIT: Duration = Duration::from_secs(10);
+        let mut scheduler = scheduler(&EngineConfig::default(), &Arc::default());
+        let mut draws = Vec::new();
+        for id in [1, 2] {
+            scheduler.submit(submission(id).0, None);
+            let chosen = TokenSource::Backend(Ok(Sampled { id: 7, logprob: 0.0, top: Vec::new() }));
+            draws.push(Draw::new(id, scheduler.take_turn(id).unwrap(), Vec::new(), vec![chosen]));
+        }
+        let team = Team::new(2);
+        let busy = Barrier::new(2);
+        let done = AtomicBool::new(false);
+        let begun = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                team.run(&|worker, _| {
+                    if worker == 0 {
+                        busy.wait();
+                        while !done.load(Relaxed) && begun.elapsed() < LIMIT {
+                            thread::yield_now();
+                        }
+                    }
+                });
+            });
+            busy.wait();
+            draw::draw_all(&mut draws, &Logits::new(), &scheduler, Some(&team));
+            done.store(true, Relaxed);
+        });
+        assert!(begun.elapsed() < LIMIT, "the draws waited for the team");
+        assert!(draws.iter().all(|draw| matches!(&draw.drawn[..], [Drawn::Token(sampled)] if sampled.id == 7)));
+    }
+
+    #[test]
+    fn a_row_that_fails_behind_accepted_tokens_is_settled() {
+        let counters = Arc::new(Counters::default());
+        let config = EngineConfig { lookup_tokens: 20, ..EngineConfig::default() };
+        let mut scheduler = scheduler(&config, &counters);
+        let (submission, _inbox) = submission(1);
         scheduler.submit(submission, None);
         let mut delivery = Delivery::new(Tokenizer::bytes().table(), 128, counters.clone());
         let token = |id| Drawn::Token(Sampled { id, logprob: 0.0, top: Vec::new() });

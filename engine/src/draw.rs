@@ -1,5 +1,5 @@
-//! Sampling: draws the next token of every row that needs one, and the tokens that verify its proposed tokens, in
-//! parallel on the backend's threads.
+//! Sampling: draws the next token of every row that needs one, and the tokens that verify its proposed tokens. Logits are
+//! sampled in parallel on the backend's threads.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::scheduler::Scheduler;
 #[derive(Debug)]
 pub(super) struct Draw {
     pub(super) session: u64,
-    pub(super) turn: RunningTurn,
+    pub(super) turn: Box<RunningTurn>,
     /// Proposed tokens. The token drawn at each position but the last is compared with the proposed one.
     pub(super) proposed: Vec<u32>,
     /// Sources of the tokens, one per position.
@@ -48,9 +48,14 @@ pub(super) enum Drawn {
 
 impl Draw {
     /// Creates the draw of a turn. `sources` has one entry more than `proposed`.
-    pub(super) fn new(session: u64, turn: RunningTurn, proposed: Vec<u32>, sources: Vec<TokenSource>) -> Self {
+    pub(super) fn new(session: u64, turn: Box<RunningTurn>, proposed: Vec<u32>, sources: Vec<TokenSource>) -> Self {
         let drawn = Vec::with_capacity(sources.len());
         Self { session, turn, proposed, sources, drawn }
+    }
+
+    /// Returns `true` if a token is to be sampled from logits.
+    fn samples(&self) -> bool {
+        self.sources.iter().any(|source| matches!(source, TokenSource::Logits(_)))
     }
 
     /// Draws position by position, with the same results as separate steps. Stops at the first token that differs from
@@ -88,6 +93,8 @@ pub(super) fn draw_all(draws: &mut [Draw], logits: &Logits, scheduler: &Schedule
     // One deadline for all rows: the step waits for late masks only once.
     let until = Masks::deadline();
     let draw_each = |draws: &mut [Draw]| draws.iter_mut().for_each(|draw| draw.draw(logits, scheduler, until));
+    // Waking threads takes far longer than to take over all tokens that the backend chose.
+    let team = team.filter(|_| draws.iter().filter(|draw| draw.samples()).nth(1).is_some());
     match team {
         Some(team) => team.rows(draws, 1, 1, &|_, draws| draw_each(draws)),
         None => draw_each(draws),

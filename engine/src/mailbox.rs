@@ -36,12 +36,18 @@ impl Mailbox {
 /// Creates both ends of a mailbox that is full when it holds `capacity` steps.
 pub(super) fn mailbox(capacity: usize) -> (Outbox, Inbox) {
     let mailbox = Arc::new(Mailbox { state: Mutex::default(), capacity });
-    (Outbox(mailbox.clone()), Inbox(mailbox))
+    (Outbox { mailbox: mailbox.clone(), unsent: Vec::new(), room: capacity }, Inbox(mailbox))
 }
 
 /// Engine's side of a mailbox. If it is dropped before the turn has ended, the reader gets an error.
 #[derive(Debug)]
-pub(super) struct Outbox(Arc<Mailbox>);
+pub(super) struct Outbox {
+    mailbox: Arc<Mailbox>,
+    /// Steps that are not in the mailbox yet.
+    unsent: Vec<TokenStep>,
+    /// Number of further steps that surely fit into the mailbox. The reader may have made more room.
+    room: usize,
+}
 
 /// Remaining capacity of a mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,58 +58,68 @@ pub(super) enum Room {
 }
 
 impl Outbox {
-    /// Delivers a step. Pushes the waker of a waiting reader to `wakers` instead of waking it: a wake-up takes longer
-    /// than the rest of this method, and can be done while the backend works.
-    pub(super) fn push(&self, step: TokenStep, wakers: &mut Vec<Waker>) -> Room {
-        let mut state = self.0.lock();
-        state.steps.push_back(step);
-        state.full = state.steps.len() >= self.0.capacity;
+    /// Adds a step, which the reader gets with the next [`send`](Self::send), or at once if it may fill the mailbox.
+    /// The memory of a mailbox was last used by the reader's core, so a step is cheaper to send while the backend works.
+    pub(super) fn push(&mut self, step: TokenStep, wakers: &mut Vec<Waker>) -> Room {
+        self.unsent.push(step);
+        self.room = self.room.saturating_sub(1);
+        if self.room == 0 {
+            self.send(wakers);
+        }
+        if self.room == 0 { Room::None } else { Room::Some }
+    }
+
+    /// Moves all steps to the mailbox. Pushes the waker of a waiting reader to `wakers` instead of waking it: a wake-up
+    /// takes longer than the rest of this method.
+    pub(super) fn send(&mut self, wakers: &mut Vec<Waker>) {
+        let mut state = self.mailbox.lock();
+        state.steps.extend(self.unsent.drain(..));
+        self.room = self.mailbox.capacity.saturating_sub(state.steps.len());
+        state.full = self.room == 0;
         wakers.extend(state.waker.take());
-        if state.full { Room::None } else { Room::Some }
     }
 
     /// Ends the turn normally. Pushes the waker of a waiting reader to `wakers`.
-    pub(super) fn finish(self, finish: TurnFinish, wakers: &mut Vec<Waker>) {
-        let mut state = self.0.lock();
-        state.end = Some(Ok(finish));
-        // A reader must not resume a turn that has ended.
-        state.full = false;
-        wakers.extend(state.waker.take());
+    pub(super) fn finish(mut self, finish: TurnFinish, wakers: &mut Vec<Waker>) {
+        wakers.extend(self.close(Ok(finish)));
     }
 
-    /// Returns the number of steps that can be delivered before the mailbox is full.
+    /// Returns the number of steps that can be pushed before the mailbox is full.
     pub(super) fn room(&self) -> usize {
-        self.0.capacity.saturating_sub(self.0.lock().steps.len())
+        self.mailbox.capacity.saturating_sub(self.mailbox.lock().steps.len() + self.unsent.len())
     }
 
     pub(super) fn set_cached(&self, tokens: usize) {
-        self.0.lock().cached = Some(tokens);
+        self.mailbox.lock().cached = Some(tokens);
     }
 
-    pub(super) fn end(self, end: Result<TurnFinish, EngineError>) {
-        let mut state = self.0.lock();
+    pub(super) fn end(mut self, end: Result<TurnFinish, EngineError>) {
+        if let Some(waker) = self.close(end) {
+            waker.wake();
+        }
+    }
+
+    /// Sends the remaining steps and the end of the turn, unless the turn has ended before. Returns the waker of a
+    /// waiting reader, to be woken after the lock is released.
+    fn close(&mut self, end: Result<TurnFinish, EngineError>) -> Option<Waker> {
+        let mut state = self.mailbox.lock();
+        if state.end.is_some() {
+            return None;
+        }
+        state.steps.extend(self.unsent.drain(..));
         state.end = Some(end);
+        // A reader must not resume a turn that has ended.
         state.full = false;
-        wake(state);
+        state.waker.take()
     }
 }
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        if state.end.is_none() {
-            state.end = Some(Err(EngineError::Dead("the session was dropped by the engine".into())));
-            wake(state);
+        let dropped = EngineError::Dead("the session was dropped by the engine".into());
+        if let Some(waker) = self.close(Err(dropped)) {
+            waker.wake();
         }
-    }
-}
-
-/// Wakes the reader after the lock is released, so that the reader does not block on it.
-fn wake(mut state: MutexGuard<'_, MailboxState>) {
-    let waker = state.waker.take();
-    drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
     }
 }
 
@@ -160,13 +176,14 @@ mod tests {
 
     #[test]
     fn steps_come_in_order_then_the_end_and_a_full_box_says_so() {
-        let (outbox, inbox) = mailbox(2);
+        let (mut outbox, inbox) = mailbox(2);
         let mut context = Context::from_waker(Waker::noop());
         let mut buffer = VecDeque::new();
         assert!(inbox.poll(&mut buffer, &mut context).is_pending());
         let mut wakers = Vec::new();
         assert_eq!(outbox.push(step(1), &mut wakers), Room::Some);
         assert_eq!(outbox.room(), 1);
+        assert!(inbox.poll(&mut buffer, &mut context).is_pending(), "it is not sent yet");
         assert_eq!(outbox.push(step(2), &mut wakers), Room::None);
         assert_eq!(outbox.room(), 0);
         assert_eq!(wakers.len(), 1, "the reader waited once");

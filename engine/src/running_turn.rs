@@ -165,9 +165,9 @@ impl RunningTurn {
         }
     }
 
-    /// Delivers the last token of a sequence, with the text `bytes`. The sequence now has `len` tokens and may have at
-    /// most `limit`. Returns the reason for the end of the turn, if the token ends it, and the room left in the
-    /// mailbox.
+    /// Delivers the last token of a sequence, with the text `bytes`; the reader gets it with the next
+    /// [`send`](Self::send) at the latest. The sequence now has `len` tokens and may have at most `limit`. Returns the
+    /// reason for the end of the turn, if the token ends it, and the room left in the mailbox.
     pub(super) fn deliver(
         &mut self,
         sampled: Sampled,
@@ -187,6 +187,11 @@ impl RunningTurn {
         }
         let step = TokenStep { id: sampled.id, logprob: sampled.logprob, top: sampled.top };
         (finish, self.outbox.push(step, wakers))
+    }
+
+    /// Sends the delivered tokens to the reader. Pushes the reader's waker to `wakers` if the reader waits.
+    pub(super) fn send(&mut self, wakers: &mut Vec<Waker>) {
+        self.outbox.send(wakers);
     }
 
     /// Returns the reason why the turn ends with the token just sampled, if it does.

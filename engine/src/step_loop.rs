@@ -99,9 +99,10 @@ impl StepLoop {
         self.rows.iter().any(|row| row.session == session)
     }
 
-    /// Wakes the readers of the previous step and admits sessions for the next one, while the backend works.
+    /// Sends the tokens of the previous step to their readers and admits sessions for the next one, while the backend
+    /// works.
     pub(super) fn prepare(&mut self) {
-        self.delivery.wake();
+        self.delivery.send(&mut self.scheduler);
         self.scheduler.admit_ahead(Instant::now());
     }
 
@@ -224,7 +225,7 @@ impl StepLoop {
     /// Prepares the engine for blocking on the next command.
     pub(super) fn prepare_idle(&mut self) {
         self.passes.end_series();
-        self.delivery.wake();
+        self.delivery.send(&mut self.scheduler);
         self.scheduler.audit();
         self.publish();
     }
@@ -237,7 +238,7 @@ impl StepLoop {
     /// Shuts down at the end of the engine thread: fails every open turn and frees the backend unless it is lost.
     pub(super) fn shut_down(mut self) {
         self.fail_all();
-        self.delivery.wake();
+        self.delivery.send(&mut self.scheduler);
         self.passes.shut_down();
     }
 }

@@ -155,7 +155,7 @@ impl Scheduler {
             ScheduledSession::new(id, options, submission.submitted, entry, sequence)
         });
         session.sequence.extend(submission.keep, &submission.append, pool);
-        session.turn = Some(RunningTurn::new(submission, masking, session.sequence.len()));
+        session.turn = Some(Box::new(RunningTurn::new(submission, masking, session.sequence.len())));
         self.counters.turns_total.add(1);
         queues.tenants.activate(session.entry.tenant());
         queues.wait(session);
@@ -438,12 +438,12 @@ impl Scheduler {
     }
 
     /// Takes the turn of a session out, so that threads can draw its next tokens without borrowing the scheduler.
-    pub(super) fn take_turn(&mut self, id: u64) -> Option<RunningTurn> {
+    pub(super) fn take_turn(&mut self, id: u64) -> Option<Box<RunningTurn>> {
         self.sessions.get_mut(&id)?.turn.take()
     }
 
     /// Puts the turn of a session back.
-    pub(super) fn return_turn(&mut self, id: u64, turn: RunningTurn) {
+    pub(super) fn return_turn(&mut self, id: u64, turn: Box<RunningTurn>) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.turn = Some(turn);
         }

@@ -103,6 +103,7 @@ impl SchedulerMachine {
             let sampled = Sampled { id: token, logprob: 0.0, top: Vec::new() };
             assert_eq!(room, Room::Some, "more tokens than the mailbox holds");
             (finish, room) = turn.deliver(sampled, &[], sequence.len(), self.limit, &mut self.wakers);
+            turn.send(&mut self.wakers);
             if finish.is_some() {
                 break;
             }

@@ -28,8 +28,8 @@ pub(crate) struct ScheduledSession {
     pub(super) entry: QueueEntry,
     pub(super) sequence: Sequence,
     pub(super) lookup: PromptLookup,
-    /// Turn in progress. `None` between turns, and while its next tokens are drawn.
-    pub(super) turn: Option<RunningTurn>,
+    /// Turn in progress. `None` between turns, and while its next tokens are drawn. Boxed, since it moves in every step.
+    pub(super) turn: Option<Box<RunningTurn>>,
 }
 
 impl ScheduledSession {
