@@ -35,12 +35,14 @@ pub(super) struct Delivery {
     unsent: Vec<u64>,
     /// Wakers of readers that have new tokens.
     wakers: Vec<Waker>,
+    /// Number of tokens delivered in the current step.
+    delivered: usize,
     counters: Arc<Counters>,
 }
 
 impl Delivery {
     pub(super) fn new(bytes: Arc<TokenBytes>, limit: usize, counters: Arc<Counters>) -> Self {
-        Self { bytes, limit, draws: Vec::new(), unsent: Vec::new(), wakers: Vec::new(), counters }
+        Self { bytes, limit, draws: Vec::new(), unsent: Vec::new(), wakers: Vec::new(), delivered: 0, counters }
     }
 
     /// Processes the results of a pass over `rows`. Returns `true` if any row succeeded.
@@ -79,6 +81,7 @@ impl Delivery {
             }
         }
         self.draws = draws;
+        self.counters.decode_tokens_total.add(std::mem::take(&mut self.delivered));
         // With an asynchronous backend, this is done during the next pass, while the thread is idle.
         if !passes.overlaps() {
             self.send(scheduler);
@@ -117,7 +120,7 @@ impl Delivery {
             }
             let (sequence, turn) = scheduler.open_turn(id).ok_or_else(missing)?;
             sequence.push(sampled.id);
-            self.counters.decode_tokens_total.add(1);
+            self.delivered += 1;
             let bytes = self.bytes.get(sampled.id);
             outcome = Ok(match turn.deliver(sampled, bytes, sequence.len(), self.limit, &mut self.wakers) {
                 (Some(finish), _) => RowOutcome::Finish(finish),
@@ -162,6 +165,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
+    use smallvec::SmallVec;
     use waymark_models::Logits;
     use waymark_models::kernel::Team;
     use waymark_models::sampler::{Sampled, SamplingParams};
@@ -205,7 +209,7 @@ mod tests {
         for id in [1, 2] {
             scheduler.submit(submission(id).0, None);
             let chosen = TokenSource::Backend(Ok(Sampled { id: 7, logprob: 0.0, top: Vec::new() }));
-            draws.push(Draw::new(id, scheduler.take_turn(id).unwrap(), Vec::new(), vec![chosen]));
+            draws.push(Draw::new(id, scheduler.take_turn(id).unwrap(), Vec::new(), SmallVec::from_buf([chosen])));
         }
         let team = Team::new(2);
         let busy = Barrier::new(2);
@@ -246,8 +250,8 @@ mod tests {
             scheduler.account(&row);
             let proposed = scheduler.session(1).unwrap().proposal(row.proposed).to_vec();
             let turn = scheduler.take_turn(1).unwrap();
-            let mut draw = Draw::new(1, turn, proposed, Vec::new());
-            draw.drawn = drawn;
+            let mut draw = Draw::new(1, turn, proposed, SmallVec::new());
+            draw.drawn = drawn.into();
             let outcome = delivery.deliver(draw, &mut scheduler);
             (row.proposed, outcome.is_ok(), scheduler.session(1).unwrap().sequence().blocks())
         };

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
+use smallvec::SmallVec;
 use waymark_models::Logits;
 use waymark_models::kernel::Team;
 use waymark_models::sampler::{SampleError, Sampled};
@@ -20,10 +21,10 @@ pub(super) struct Draw {
     pub(super) turn: Box<RunningTurn>,
     /// Proposed tokens. The token drawn at each position but the last is compared with the proposed one.
     pub(super) proposed: Vec<u32>,
-    /// Sources of the tokens, one per position.
-    sources: Vec<TokenSource>,
+    /// Sources of the tokens, one per position: mostly a single one, for which no memory is allocated.
+    sources: SmallVec<[TokenSource; 1]>,
     /// Results by position, up to the first token that was not proposed. Empty before [`draw_all`].
-    pub(super) drawn: Vec<Drawn>,
+    pub(super) drawn: SmallVec<[Drawn; 1]>,
 }
 
 /// Source of a sampled token.
@@ -48,9 +49,13 @@ pub(super) enum Drawn {
 
 impl Draw {
     /// Creates the draw of a turn. `sources` has one entry more than `proposed`.
-    pub(super) fn new(session: u64, turn: Box<RunningTurn>, proposed: Vec<u32>, sources: Vec<TokenSource>) -> Self {
-        let drawn = Vec::with_capacity(sources.len());
-        Self { session, turn, proposed, sources, drawn }
+    pub(super) fn new(
+        session: u64,
+        turn: Box<RunningTurn>,
+        proposed: Vec<u32>,
+        sources: SmallVec<[TokenSource; 1]>,
+    ) -> Self {
+        Self { session, turn, proposed, sources, drawn: SmallVec::new() }
     }
 
     /// Returns `true` if a token is to be sampled from logits.
