@@ -18,11 +18,11 @@ pub const SKINNY_FP8_ROWS: usize = 64;
 const TILE: usize = 16;
 
 /// Threads per block.
-const THREADS: u32 = 256;
+const THREADS: u32 = 512;
 
 /// Bytes of dynamic shared memory per block: sixteen weights' units of sixteen bytes per thread, whose place the sums
 /// take.
-pub(super) const SHARED: u32 = THREADS * 16 * 16;
+pub(super) const SHARED: u32 = THREADS * 8 * 16;
 
 /// Largest y dimension of a grid.
 const GRID: usize = 65_535;

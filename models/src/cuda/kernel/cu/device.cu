@@ -97,14 +97,14 @@ DEVICE float exp2_flushed(float x) {
 DEVICE float load_shared_by_blocks(const float* from) { return __ldcg(from); }
 DEVICE float4 load_four_shared_by_blocks(const float* from) { return __ldcg((const float4*)from); }
 
-// Waits until all launches before this one are complete and their writes visible, then lets the next one start its
-// blocks, which wait here in turn. From compute capability 9.0 on, a launch may start before the one before it ends.
+// Lets the next launch start its blocks, and waits until all launches before this one are complete and their writes
+// visible. From compute capability 9.0 on, a launch may start when all blocks of the one before have come here.
 // Every thread of every kernel calls it first: before it, a kernel may only read what no kernel writes, and a block that
 // left without it could complete its launch before the one before.
 DEVICE void after_previous() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" : : : "memory");
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+    asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
 #endif

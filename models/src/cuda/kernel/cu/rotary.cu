@@ -13,30 +13,31 @@ KERNEL(128, 1) rotary(
     const float* q_norm, const float* k_norm, const float* table, bf16* cache, u32 heads, u32 kv_heads, float eps) {
     after_previous();
     const u32 half = HEAD_DIM / 2;
-    const u32 token = blockIdx.x, row = rows[token];
-    if (row == NONE) return;
-    const u32 position = positions[token], slot = position % BLOCK;
-    const u64 block = tables[(u64)row * stride + position / BLOCK];
     const u32 all = heads + 2 * kv_heads, head = blockIdx.y * (blockDim.x / 32) + warp();
     if (head >= all) return;
     const u32 i = lane() * 2;
     const bool active = i < half;
+    // Reads that do not depend on each other come first, so that they overlap.
+    const u32 token = blockIdx.x, row = rows[token], position = positions[token];
+    bf16* at = qkv + ((u64)token * all + head) * HEAD_DIM;
+    u32 left = 0, right = 0;
+    if (active) {
+        left = *(const u32*)(at + i);
+        right = *(const u32*)(at + half + i);
+    }
+    if (row == NONE) return;
+    const u32 slot = position % BLOCK;
+    const u64 block = tables[(u64)row * stride + position / BLOCK];
     float2 cosine = make_float2(0.0f, 0.0f), sine = cosine;
     if (active) {
         cosine = *(const float2*)(table + (u64)position * HEAD_DIM + i);
         sine = *(const float2*)(table + (u64)position * HEAD_DIM + half + i);
     }
-    bf16* at = qkv + ((u64)token * all + head) * HEAD_DIM;
-    float2 x = make_float2(0.0f, 0.0f), y = x;
-    if (active) {
-        const u32 left = *(const u32*)(at + i), right = *(const u32*)(at + half + i);
-        x = make_float2(low(left), high(left));
-        y = make_float2(low(right), high(right));
-        if (bias) {
-            const float* b = bias + head * HEAD_DIM;
-            x = make_float2(x.x + b[i], x.y + b[i + 1]);
-            y = make_float2(y.x + b[half + i], y.y + b[half + i + 1]);
-        }
+    float2 x = make_float2(low(left), high(left)), y = make_float2(low(right), high(right));
+    if (active && bias) {
+        const float* b = bias + head * HEAD_DIM;
+        x = make_float2(x.x + b[i], x.y + b[i + 1]);
+        y = make_float2(y.x + b[half + i], y.y + b[half + i + 1]);
     }
     const bool is_value = head >= heads + kv_heads;
     if (!is_value) {

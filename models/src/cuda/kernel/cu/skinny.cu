@@ -11,11 +11,11 @@
 // and no lane waits for another one.
 
 // Number of warps that share the terms.
-#define SKINNY_WARPS 8
+#define SKINNY_WARPS 16
 #define SKINNY_THREADS (32 * SKINNY_WARPS)
-#define SKINNY_RING 16
+#define SKINNY_RING 8
 // Number of units whose factors are read at a time.
-#define SKINNY_TURN 8
+#define SKINNY_TURN 4
 // Values of `target`.
 #define TO_HALF 0
 #define TO_SINGLE 1
@@ -105,7 +105,9 @@ DEVICE void skinny_factors(u32 (&y)[VALUES / 2], const bf16* row, u32 i, u32 inn
 template <typename Weights, int PARTS, int TILES>
 DEVICE void skinny_sums(
     float (&c)[PARTS][TILES][4], const SkinnyLane<Weights, PARTS>& mine, const bf16* x, u32 rows, u32 inner) {
-    const u32 VALUES = Weights::VALUES, TURN = SKINNY_TURN * 8 / (2 * PARTS * VALUES);
+    constexpr u32 VALUES = Weights::VALUES, FACTORS = 2 * PARTS * VALUES / 8;
+    // As many factors fit into the registers.
+    constexpr u32 UNITS = TILES == 1 ? 2 * SKINNY_TURN : SKINNY_TURN, TURN = UNITS > FACTORS ? UNITS / FACTORS : 1;
     constexpr u32 AHEAD = SkinnyLane<Weights, PARTS>::STEPS_AHEAD;
     for (u32 n = 0; (warp() + n * SKINNY_WARPS) * 4 * VALUES < inner; n += TURN) {
         u32 y[TURN][TILES][VALUES / 2];
@@ -158,8 +160,8 @@ DEVICE void skinny_share(
     }
 }
 
-// Computes a block's sixteen columns and rows; afterwards each thread returns the sum at row threadIdx.x / 16 and column
-// threadIdx.x % 16 of each part.
+// Computes a block's sixteen columns and rows; afterwards each of the first 256 threads returns the sum at row
+// threadIdx.x / 16 and column threadIdx.x % 16 of each part.
 template <typename Weights, int PARTS>
 DEVICE void skinny_block(
     float (&sums)[PARTS], unsigned char* room, const bf16* x, Weights weights, u32 column, u32 rows, u32 inner, u32 columns) {
@@ -188,7 +190,7 @@ DEVICE void skinny_product(
     float sums[1];
     skinny_block<Weights, 1>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
     const u32 row = first + threadIdx.x / 16, at = column + threadIdx.x % 16;
-    if (row >= rows || at >= columns) return;
+    if (threadIdx.x >= 256 || row >= rows || at >= columns) return;
     const u64 place = (u64)row * columns + at;
     const float sum = sums[0] * weights.scale(at);
     if (target == TO_HALF) ((bf16*)y)[place] = narrow(sum);
@@ -204,30 +206,30 @@ DEVICE void skinny_gated(
     float sums[2];
     skinny_block<Weights, 2>(sums, room, x + (u64)first * inner, weights, column, smaller(rows - first, 16), inner, columns);
     const u32 row = first + threadIdx.x / 16, at = column + threadIdx.x % 16;
-    if (row >= rows || at >= columns) return;
+    if (threadIdx.x >= 256 || row >= rows || at >= columns) return;
     const float gate = sums[0] * weights.scale(at), up = sums[1] * weights.scale(columns + at);
     y[(u64)row * columns + at] = narrow(silu_times(widen(narrow(gate)), widen(narrow(up))));
 }
 
-KERNEL(SKINNY_THREADS, 3) skinny(
+KERNEL(SKINNY_THREADS, 2) skinny(
     const bf16* x, const bf16* weights, void* y, u32 target, u32 rows, u32 inner, u32 columns) {
     SHARED_BYTES(room);
     skinny_product(room, x, HalfWeights{weights}, y, target, rows, inner, columns);
 }
 
-KERNEL(SKINNY_THREADS, 3) skinny_silu(const bf16* x, const bf16* weights, bf16* y, u32 rows, u32 inner, u32 columns) {
+KERNEL(SKINNY_THREADS, 2) skinny_silu(const bf16* x, const bf16* weights, bf16* y, u32 rows, u32 inner, u32 columns) {
     SHARED_BYTES(room);
     skinny_gated(room, x, HalfWeights{weights}, y, rows, inner, columns);
 }
 
-KERNEL(SKINNY_THREADS, 3) skinny_fp8(
+KERNEL(SKINNY_THREADS, 2) skinny_fp8(
     const bf16* x, const unsigned char* weights, const float* scales, void* y, u32 target, u32 rows, u32 inner,
     u32 columns) {
     SHARED_BYTES(room);
     skinny_product(room, x, Fp8Weights{weights, scales}, y, target, rows, inner, columns);
 }
 
-KERNEL(SKINNY_THREADS, 3) skinny_silu_fp8(
+KERNEL(SKINNY_THREADS, 2) skinny_silu_fp8(
     const bf16* x, const unsigned char* weights, const float* scales, bf16* y, u32 rows, u32 inner, u32 columns) {
     SHARED_BYTES(room);
     skinny_gated(room, x, Fp8Weights{weights, scales}, y, rows, inner, columns);
