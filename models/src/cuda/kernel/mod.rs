@@ -23,7 +23,7 @@
 //!
 //! One layer's blocks are `[block][kv head][keys, then values]`, both 16 tokens wide ([`layout`]). Keys are stored as
 //! `[token][dim]`. Values are stored in the order in which the lanes of a warp need them for `mma.sync.m16n8k16`, so
-//! that both are read directly into registers, sixteen bytes per lane, without shared memory: see `cu/attention.cu`.
+//! that both are read sixteen bytes per lane, without a transposition: see `cu/attention.cu`.
 
 mod activation;
 mod attention;

@@ -182,13 +182,13 @@ mod tests {
     #[test]
     fn long_rows_have_blocks_and_tiles_of_their_own() {
         let mut pack = Pack::new();
-        let tokens: Vec<u32> = (0..40).collect();
+        let tokens: Vec<u32> = (0..70).collect();
         pack.push(&tokens, None);
         pack.push(&tokens[..17], None);
         let rows = PassRows::new(&pack, &config());
-        assert_eq!((rows.stride, rows.tables.as_slice()), (3, &[0, 1, 2, 3, 4, 3][..]));
-        assert_eq!(rows.blocks, [0, 0, 0, 1, 0, 2, 1, 0, 1, 1]);
-        // 80 packed query rows and 34: the tile with the longest context comes first.
+        assert_eq!((rows.stride, rows.tables.as_slice()), (5, &[0, 1, 2, 3, 4, 5, 6, 5, 5, 5][..]));
+        assert_eq!(rows.blocks, [0, 0, 0, 1, 0, 2, 0, 3, 0, 4, 1, 0, 1, 1]);
+        // 140 packed query rows and 34: the tile with the longest context comes first.
         assert_eq!(rows.tiles, [0, 1, 0, 0, 1, 0]);
     }
 }

@@ -109,7 +109,7 @@ fn a_long_context_is_computed_in_chunks_and_looked_at_in_parts() {
     let short = pair.begin(2, None);
     let batch = pair.batch(&[(long, 100, LogitPositions::Nothing)]);
     let outcome = pair.step(&batch, &[]);
-    assert_eq!((outcome.step.logits, outcome.step.tiles), (0, 4));
+    assert_eq!((outcome.step.logits, outcome.step.tiles), (0, 2));
     // A second chunk of a sequence, and a row with one token that wants no logits.
     let batch = pair.batch(&[(long, 70, LogitPositions::Last), (short, 1, LogitPositions::Nothing)]);
     judge("the second chunk", &pair.step(&batch, &[]));

@@ -230,7 +230,7 @@ pub(super) fn prefill(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Chec
         (7, 1, &spans, 1.0),
         // Scores whose maximum rises far beyond that of the first tokens.
         (8, 1, &chunks, 12.0),
-        (16, 1, &spans, 12.0),
+        (16, 1, &spans, 60.0),
     ] {
         let case = AttentionCase::new(bench, rows, dim, heads, kv_heads)?.sharpened(bench, factor)?;
         compare_prefill(bench, &case, &format!(", queries times {factor}"))?;

@@ -1,17 +1,18 @@
 // Causal attention over the paged cache on the tensor cores, with a running softmax (Milakov and Gimelshein 2018,
 // arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135).
 //
-// A warp processes sixteen packed query rows: the heads of a group at consecutive positions, head fastest. One read of
-// keys and values thus serves the whole group, in decoding and in prefill, with the same code. In decoding, the warps
-// share the sixteen rows and split the context; in prefill each warp has its own rows.
+// Query rows are packed: the heads of a group at consecutive positions, head fastest. One read of keys and values thus
+// serves the whole group. In decoding, the warps of a block share up to sixteen rows and split the context; in prefill
+// (attention_prefill.cu), each warp has its own rows.
 //
-// Keys and values are loaded from memory directly into registers, sixteen bytes per lane, as operands of the mma
-// instructions:
+// Keys and values are loaded sixteen bytes per lane, in decoding from memory directly into registers, as operands of the
+// mma instructions:
 //  * Scores sum over dims, in any order: the lane that would hold dims 2t, 2t + 1, 2t + 8, 2t + 9 of two steps takes dims
 //    8t .. 8t + 7 instead, of queries and keys alike. (Eight bytes where the width leaves sixteen dims.)
 //  * Values are stored in the cache in the order of the lanes (`value_place` in rotary.cu).
 //  * The registers of the scores have the layout that the probabilities need in the second multiplication.
-// Keys of the next block of sixteen tokens are loaded before the softmax of the current one, values before its scores.
+// In decoding, keys of the next block of sixteen tokens are loaded before the softmax of the current one, values before
+// its scores.
 
 #define DIM HEAD_DIM
 #define STEPS (DIM / 16)

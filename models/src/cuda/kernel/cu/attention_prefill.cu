@@ -6,8 +6,8 @@
 // order of the cache, so that lanes read neighboring units of sixteen bytes. Keys of neighboring tokens start in
 // different halves of the banks: by exchanging the halves of each 128 bytes in odd tokens, or by the pitch.
 //
-// Weights are 2^(score - base), with a base per row that follows the row's maximum only when that exceeds it by RISE:
-// rescaling is rare, and without it lanes need not exchange their maxima.
+// Weights are 2^(score - base), with scaled scores and a base per row that follows the row's maximum only when that
+// exceeds it by RISE: rescaling is rare, and without it lanes need not exchange their maxima.
 //
 // Continues attention.cu in the same translation unit.
 
@@ -21,10 +21,10 @@
 #define SPAN_LEN (SPAN * (KEY_PITCH + DIM))
 #define OUT_PITCH (DIM + 8)
 
-// Running softmax state of a warp for rows g, g + 8, g + 16 and g + 24. Bases are powers of two.
+// Running softmax state of a warp for rows 16 m + 8 r + g.
 struct Rows {
     float o[2][2 * STEPS][4];
-    float offset[2][2];  // -base
+    float offset[2][2];  // -base, at first infinite
     float total[2][2];   // this lane's share
 };
 
@@ -42,7 +42,8 @@ struct Mask {
     DEVICE_METHOD int row(int m, int r) const { return (int)smaller(first + 16 * m + 8 * r + lane() / 4, last); }
 };
 
-// Copies keys and values of spans into shared memory: two warps per block of the cache.
+// Copies keys and values of spans into shared memory: two warps per block of the cache. 32 bits suffice for indices, of
+// which each stands for many bytes of the GPU's memory, and save registers.
 struct Source {
     const u32* tables;
     u32 table;   // index of the row's first entry
@@ -58,7 +59,7 @@ struct Source {
         // Tokens of a missing block are masked.
         if (2 * i + turn >= blocks) return;
         const bf16* from = cache + (u64)(block * gridDim.y + blockIdx.y) * (2 * BLOCK * DIM);
-        // Odd tokens of every 64 units are the same ones if their keys are exchanged.
+        // If halves are exchanged, 64 units are an even number of tokens: a thread's keys are all odd or all even.
         const u32 exchange = EXCHANGED ? thread / (DIM / 8) % 2 * 32 : 0;
         bf16* keys = span + turn * BLOCK * KEY_PITCH + (thread * 8 ^ exchange);
         bf16* values = span + SPAN * KEY_PITCH + turn * BLOCK * DIM + thread * 8 - BLOCK * DIM;
@@ -191,6 +192,47 @@ DEVICE void add_span(
     }
 }
 
+// Place of a tile's results: packed row `at` is a head of the token `token + at / group`.
+struct Target {
+    u32 base;    // packed row at which the tile begins
+    u32 packed;  // number of packed rows of the chunk
+    u32 token;   // the chunk's first token
+    u32 group;
+    u32 head;  // first head of the group
+    u32 heads;
+};
+
+// Writes outputs, through shared memory for stores of whole rows, and the logarithms of the rows' sums if `lse` is given.
+DEVICE void write_out(const Rows& rows, bf16* room, const Target& target, bf16* out, float* lse) {
+    const u32 g = lane() / 4, t = lane() % 4;
+    float* logs = (float*)(room + TILE * OUT_PITCH);
+    // Every warp is done with the last span.
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const u32 at = warp() * 32 + 16 * m + 8 * r + g;
+            const float total = whole(rows.total[m][r]), inverse = 1.0f / total;
+            if (t == 0) logs[at] = log2f(total) - rows.offset[m][r];
+            bf16* to = room + at * OUT_PITCH + 2 * t;
+#pragma unroll
+            for (int j = 0; j < 2 * STEPS; j++) {
+                *(u32*)(to + 8 * j) = pack(rows.o[m][j][2 * r] * inverse, rows.o[m][j][2 * r + 1] * inverse);
+            }
+        }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < TILE * DIM / 8; i += blockDim.x) {
+        const u32 r = i / (DIM / 8), at = target.base + r, unit = i % (DIM / 8);
+        if (at >= target.packed) return;
+        const u64 place = (u64)(target.token + at / target.group) * target.heads + target.head + at % target.group;
+        store16(out + place * DIM + unit * 8, load16(room + r * OUT_PITCH + unit * 8));
+        if (lse && unit == 0) lse[place] = logs[r];
+    }
+}
+
 // Prefill attention: one tile of a row's chunk and one key/value head.
 KERNEL(128, DIM > 64 ? 2 : 3) attend_prefill(
     const u32* positions, const u32* first, const u32* context, const u32* tables, u32 table_stride, const u32* tiles,
@@ -249,31 +291,6 @@ KERNEL(128, DIM > 64 ? 2 : 3) attend_prefill(
             add_span<true>(rows, q, span, mask, from, scale);
         }
     }
-    // Through shared memory, for stores of whole rows.
-    __syncthreads();
-    const u32 g = lane() / 4, t = lane() % 4;
-    float* logs = (float*)(spans + TILE * OUT_PITCH);
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const u32 at = warp() * 32 + 16 * m + 8 * r + g;
-            const float total = whole(rows.total[m][r]), inverse = 1.0f / total;
-            if (t == 0) logs[at] = log2f(total) - rows.offset[m][r];
-            bf16* to = spans + at * OUT_PITCH + 2 * t;
-#pragma unroll
-            for (int j = 0; j < 2 * STEPS; j++) {
-                *(u32*)(to + 8 * j) = pack(rows.o[m][j][2 * r] * inverse, rows.o[m][j][2 * r + 1] * inverse);
-            }
-        }
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (u32 i = threadIdx.x; i < TILE * DIM / 8; i += blockDim.x) {
-        const u32 r = i / (DIM / 8), at = base + r, unit = i % (DIM / 8);
-        if (at >= packed) return;
-        const u64 place = (u64)(token + at / group) * heads + head + at % group;
-        store16(out + place * DIM + unit * 8, load16(spans + r * OUT_PITCH + unit * 8));
-        if (lse && unit == 0) lse[place] = logs[r];
-    }
+    const Target target = {base, packed, token, group, head, heads};
+    write_out(rows, spans, target, out, lse);
 }
