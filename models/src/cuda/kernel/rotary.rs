@@ -84,10 +84,10 @@ impl Rotary {
             .int(self.heads)
             .int(self.kv_heads)
             .float(self.eps);
-        // SAFETY: the parameters of `rotary`. Sizes were checked against the bounds of all indices, which hold by the
-        // contract of `DeviceSlice::new`.
         let heads = self.heads + 2 * self.kv_heads;
         let blocks = [self.count, heads.div_ceil(THREADS / 32), 1];
+        // SAFETY: the parameters of `rotary`. Sizes were checked against the bounds of all indices, which hold by the
+        // contract of `DeviceSlice::new`.
         unsafe { arguments.launch(on, kernel, Geometry { blocks, threads: THREADS, shared: 0 }) }
     }
 }
