@@ -58,6 +58,13 @@ pub struct MemoryBudget {
     pub blocks: Option<usize>,
 }
 
+impl MemoryBudget {
+    /// Returns the bytes that are in use already, by any process.
+    fn held(&self) -> usize {
+        self.total.saturating_sub(self.free)
+    }
+}
+
 /// Memory plan of a decoder, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryPlan {
@@ -72,12 +79,12 @@ pub struct MemoryPlan {
 }
 
 /// Error: weights, workspace and a minimal KV cache exceed the available memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MemoryShortage {
     plan: MemoryPlan,
-    /// Usable bytes, and total bytes of the GPU.
+    /// Usable bytes.
     usable: usize,
-    total: usize,
+    memory: MemoryBudget,
     /// Minimum number of KV blocks.
     needed: usize,
     limits: StepLimits,
@@ -113,7 +120,7 @@ impl MemoryPlan {
         };
         let halves = std::iter::successors(Some(limits.tokens / 2), |tokens| Some(tokens / 2));
         let tokens = halves.take_while(|tokens| *tokens >= limits.rows.max(BLOCK)).find(fits);
-        Err(Box::new(MemoryShortage { plan, usable, total: memory.total, needed, limits: *limits, tokens }))
+        Err(Box::new(MemoryShortage { plan, usable, memory, needed, limits: *limits, tokens }))
     }
 
     /// Returns the sizes of everything, with no KV blocks.
@@ -142,8 +149,7 @@ impl MemoryPlan {
 fn usable(memory: MemoryBudget) -> usize {
     let share = (memory.total as f64 * memory.share) as usize;
     // Memory held by other processes counts against the share, which refers to the whole GPU.
-    let held = memory.total.saturating_sub(memory.free);
-    share.saturating_sub(held).min(memory.free.saturating_sub(RESERVED_BYTES))
+    share.saturating_sub(memory.held()).min(memory.free.saturating_sub(RESERVED_BYTES))
 }
 
 /// Checks that kernels exist for this configuration.
@@ -190,19 +196,21 @@ impl std::error::Error for MemoryShortage {}
 
 impl fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { plan, usable, total, needed, limits, tokens } = self;
+        let Self { plan, usable, memory, needed, limits, tokens } = self;
         let cache = needed * plan.block;
         write!(
             f,
             "the model does not fit into GPU memory: weights {}, workspace {} and {} of KV cache ({} tokens) need {}, {:.2} \
-             of {} may be used; ",
+             of {} may be used (a share of {}, less {} in use already); ",
             gib(plan.weights),
             gib(plan.workspace),
             gib(cache),
             needed * BLOCK,
             gib(plan.weights + plan.workspace + cache),
             *usable as f64 / GIB,
-            gib(*total),
+            gib(memory.total),
+            memory.share,
+            gib(memory.held()),
         )?;
         match tokens {
             Some(tokens) => write!(f, "it fits with steps of {tokens} instead of {} tokens", limits.tokens),

@@ -94,6 +94,9 @@ fn what_others_hold_counts_against_the_share() {
             .unwrap();
     let fewer = (alone.blocks - shared.blocks) * alone.block;
     assert!(fewer.abs_diff(10 * GIB) <= alone.block, "{fewer}");
+    let crowded = MemoryBudget { free: 70 * GIB, share: 0.25, ..memory(80) };
+    let said = MemoryPlan::new(&seven(), WeightFormat::Bf16, &LIMITS, 132, crowded).unwrap_err().to_string();
+    assert!(said.contains("10.00 of 80.00 GiB may be used (a share of 0.25, less 10.00 GiB in use already)"), "{said}");
 }
 
 #[test]
