@@ -20,9 +20,13 @@ const TILE: usize = 16;
 /// Threads per block.
 const THREADS: u32 = 512;
 
-/// Bytes of dynamic shared memory per block: sixteen weights' units of sixteen bytes per thread, whose place the sums
-/// take.
-pub(super) const SHARED: u32 = THREADS * 8 * 16;
+/// Number of units of sixteen bytes of weights that each thread keeps in shared memory.
+const RING: u32 = 8;
+
+/// Bytes of dynamic shared memory per block, first for weights and then for the warps' sums.
+pub(super) const SHARED: u32 = THREADS * RING * 16;
+// The kernel asserts the same number, so that a change on one side alone does not compile.
+const _: () = assert!(THREADS == 512 && SHARED == 65_536);
 
 /// Largest y dimension of a grid.
 const GRID: usize = 65_535;

@@ -1,21 +1,24 @@
 // Products of few rows with a weight matrix, y = x · Wᵀ, bound by the time of reading W from memory.
 //
-// A block computes sixteen columns of y for up to sixteen rows of x. Eight warps share the terms of the sums: step s
-// belongs to warp s % 8, so that neighboring warps read neighboring bytes of the same rows of W. The left operand of the
+// A block computes sixteen columns of y for up to sixteen rows of x. Sixteen warps share the terms of the sums: step s
+// belongs to warp s % 16, so that neighboring warps read neighboring bytes of the same rows of W. The left operand of the
 // tensor cores is sixteen rows of W, the right one eight rows of x. Both are read sixteen bytes at a time in the same
 // permuted order of summation, as in lora.cu. The order depends on the number of terms alone: a row of y has the same
 // bits whatever the other rows are, however many there are, and whatever is done with the sums.
-
-// Each lane copies the weights that it will use into shared memory, SKINNY_RING units of sixteen bytes ahead, in a ring of
+//
+// Each lane copies the weights that it will use into shared memory, several units of sixteen bytes ahead, in a ring of
 // its own: many reads are under way without a register for each, the first ones even before the launch before ends,
 // and no lane waits for another one.
 
 // Number of warps that share the terms.
 #define SKINNY_WARPS 16
 #define SKINNY_THREADS (32 * SKINNY_WARPS)
+// Number of units in a lane's ring; the host reserves the memory.
 #define SKINNY_RING 8
-// Number of units whose factors are read at a time.
+// Number of units whose factors are read at a time, with sixteen rows of x; with eight rows, twice as many.
 #define SKINNY_TURN 4
+// The sums take the place of the weights: for each warp, two parts of sixteen rows and columns.
+static_assert(SKINNY_THREADS * SKINNY_RING * 16 == 65536 && SKINNY_WARPS * 2 * 256 * 4 <= 65536, "the host reserves 65,536 bytes");
 // Values of `target`.
 #define TO_HALF 0
 #define TO_SINGLE 1
@@ -106,7 +109,6 @@ template <typename Weights, int PARTS, int TILES>
 DEVICE void skinny_sums(
     float (&c)[PARTS][TILES][4], const SkinnyLane<Weights, PARTS>& mine, const bf16* x, u32 rows, u32 inner) {
     constexpr u32 VALUES = Weights::VALUES, FACTORS = 2 * PARTS * VALUES / 8;
-    // As many factors fit into the registers.
     constexpr u32 UNITS = TILES == 1 ? 2 * SKINNY_TURN : SKINNY_TURN, TURN = UNITS > FACTORS ? UNITS / FACTORS : 1;
     constexpr u32 AHEAD = SkinnyLane<Weights, PARTS>::STEPS_AHEAD;
     for (u32 n = 0; (warp() + n * SKINNY_WARPS) * 4 * VALUES < inner; n += TURN) {
