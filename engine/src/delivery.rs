@@ -35,14 +35,12 @@ pub(super) struct Delivery {
     unsent: Vec<u64>,
     /// Wakers of readers that have new tokens.
     wakers: Vec<Waker>,
-    /// Number of tokens delivered in the current step.
-    delivered: usize,
     counters: Arc<Counters>,
 }
 
 impl Delivery {
     pub(super) fn new(bytes: Arc<TokenBytes>, limit: usize, counters: Arc<Counters>) -> Self {
-        Self { bytes, limit, draws: Vec::new(), unsent: Vec::new(), wakers: Vec::new(), delivered: 0, counters }
+        Self { bytes, limit, draws: Vec::new(), unsent: Vec::new(), wakers: Vec::new(), counters }
     }
 
     /// Processes the results of a pass over `rows`. Returns `true` if any row succeeded.
@@ -81,7 +79,6 @@ impl Delivery {
             }
         }
         self.draws = draws;
-        self.counters.decode_tokens_total.add(std::mem::take(&mut self.delivered));
         // With an asynchronous backend, this is done during the next pass, while the thread is idle.
         if !passes.overlaps() {
             self.send(scheduler);
@@ -120,7 +117,7 @@ impl Delivery {
             }
             let (sequence, turn) = scheduler.open_turn(id).ok_or_else(missing)?;
             sequence.push(sampled.id);
-            self.delivered += 1;
+            self.counters.decode_tokens_total.add(1);
             let bytes = self.bytes.get(sampled.id);
             outcome = Ok(match turn.deliver(sampled, bytes, sequence.len(), self.limit, &mut self.wakers) {
                 (Some(finish), _) => RowOutcome::Finish(finish),

@@ -1,7 +1,7 @@
 //! Execution of a step: plan, forward pass, delivery, and recovery from a failed pass.
 //!
 //! A step has two halves. Between them, an asynchronous backend computes while the engine thread prepares the next
-//! step: [`StepLoop::begin`], then commands that do not concern the pass, [`StepLoop::prepare`],
+//! step: [`StepLoop::begin`], [`StepLoop::send`], then commands that do not concern the pass, [`StepLoop::prepare`],
 //! [`StepLoop::conclude`].
 
 use std::slice;
@@ -99,10 +99,13 @@ impl StepLoop {
         self.rows.iter().any(|row| row.session == session)
     }
 
-    /// Sends the tokens of the previous step to their readers and admits sessions for the next one, while the backend
-    /// works.
-    pub(super) fn prepare(&mut self) {
+    /// Sends the tokens of the previous step to their readers, while the backend works.
+    pub(super) fn send(&mut self) {
         self.delivery.send(&mut self.scheduler);
+    }
+
+    /// Admits sessions for the next step, while the backend works.
+    pub(super) fn prepare(&mut self) {
         self.scheduler.admit_ahead(Instant::now());
     }
 
@@ -147,7 +150,10 @@ impl StepLoop {
     /// Runs a whole pass over some rows.
     fn execute(&mut self, rows: &[PlannedRow]) -> bool {
         let result = self.begin_pass(rows).and_then(|()| self.passes.collect());
-        self.finish_pass(rows, result)
+        let any = self.finish_pass(rows, result);
+        // The other rows' passes follow one by one, and no reader waits for them.
+        self.send();
+        any
     }
 
     /// Processes the result of a pass. Rows of a failed pass are run again one by one, so that only those fail that

@@ -204,7 +204,7 @@ fn fill<D: Driver, T: Pod>(
     Ok(())
 }
 
-/// Quantizes rows of `inn` values on all processors, and returns their scales, or the index of the first row that has
+/// Quantizes rows of `inn` values on up to [`QUANTIZERS`] threads, and returns their scales, or the index of the first row that has
 /// none.
 fn quantize(values: &[bf16], inn: usize, to: &mut [u8]) -> Result<Vec<f32>, usize> {
     let rows = values.len() / inn;

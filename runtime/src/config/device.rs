@@ -42,8 +42,8 @@ pub struct DeviceArgs {
     pub kv: Option<KvKind>,
 
     /// Format of the layers' weights on a GPU: `bf16`, or `fp8` (e4m3 with a scale per row), which halves their memory and
-    /// what a decode step reads, at a relative error of up to 1/16 per weight. On an H100 or H200, steps of more than 16
-    /// tokens round the inputs of these matrices as well. The CPU ignores this flag.
+    /// what a decode step reads, at a relative error of up to 1/16 per weight. On an H100 or H200 with cublasLt 12.9 or
+    /// later, steps of more than 16 tokens round the inputs of these matrices as well. The CPU ignores this flag.
     #[arg(long, env = "WAYMARK_GPU_WEIGHTS", value_name = "FORMAT", default_value_t = WeightFormat::Bf16)]
     pub gpu_weights: WeightFormat,
 

@@ -1,5 +1,5 @@
-//! Products of activations with weights. The number of rows and the shape decide how a product is computed, so that its
-//! bits do not depend on anything else.
+//! Products of activations with weights. The number of rows, the shape, and for weights in `e4m3` the algorithms found at
+//! load decide how a product is computed, so that its bits do not depend on other products.
 
 use half::bf16;
 
@@ -26,22 +26,21 @@ impl<D: Driver> StepRunner<D> {
         target: MatMulTarget,
     ) -> Result<(), CudaError> {
         if self.is_skinny(rows, weights, target) {
-            let target = match target {
-                MatMulTarget::Half(to) => SkinnyTarget::Half(to.values),
-                MatMulTarget::Single(to) => SkinnyTarget::Single(to.values),
-                MatMulTarget::Sum(to) => SkinnyTarget::Sum(to.values),
-            };
-            return self.skinny(x, rows, weights, target);
+            return self.skinny(x, rows, weights, whole(target));
         }
         let (matrix, out, inn) = weights;
         match matrix {
             MatrixLayout::Half(weights) => self.multiply(x, rows, (self.weight(weights), out, inn), target),
             MatrixLayout::Fp8 { values, scales } => {
-                let weights = ((values, scales), out, inn);
-                if self.multiply_quantized(x, rows, weights, target)? {
+                let in_fp8 = ((values, scales), out, inn);
+                if self.multiply_quantized(x, rows, in_fp8, target)? {
                     return Ok(());
                 }
-                self.multiply_dequantized(x, rows, weights, target)
+                // The algorithm of the next larger number of rows may not suit this one.
+                if rows <= SKINNY_FP8_ROWS {
+                    return self.skinny(x, rows, weights, whole(target));
+                }
+                self.multiply_dequantized(x, rows, in_fp8, target)
             }
         }
     }
@@ -117,7 +116,8 @@ impl<D: Driver> StepRunner<D> {
         self.driver.multiply_fp8(&product)
     }
 
-    /// Computes a product of many rows with dequantized weights, in parts that fit the workspace.
+    /// Computes a product of many rows with dequantized weights, in parts that fit the workspace. The shapes of parts are
+    /// not measured: they take the default, or the algorithm that was chosen for a matrix of the same shape.
     fn multiply_dequantized(
         &self,
         x: DeviceSlice<bf16>,
@@ -149,6 +149,15 @@ impl<D: Driver> StepRunner<D> {
         let weights = DeviceMatrix::new(weights, inner).transpose();
         let operands = MatMulOperands::Half(DeviceMatrix::new(x, inner), weights);
         self.driver.multiply(&MatMul { operands, target, rows, inner, columns, scale: 1.0 })
+    }
+}
+
+/// Returns a target of contiguous rows as that of a product of few rows.
+fn whole(target: MatMulTarget) -> SkinnyTarget {
+    match target {
+        MatMulTarget::Half(to) => SkinnyTarget::Half(to.values),
+        MatMulTarget::Single(to) => SkinnyTarget::Single(to.values),
+        MatMulTarget::Sum(to) => SkinnyTarget::Sum(to.values),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Decoder on a GPU: the steps of [`crate::decoder::Decoder`] with weights in `bf16` or `e4m3`, activations in `bf16`,
-//! sums and the residual stream in `f32`.
+//! Decoder on a GPU: the steps of [`crate::decoder::Decoder`] with weights in `bf16` or `e4m3`, activations in `bf16`
+//! (rounded to `e4m3` for products of many rows with such weights), sums and the residual stream in `f32`.
 //!
 //! The step is always compiled, and tested on the kernel emulator. The GPU-only parts (graphs, pinned memory, events)
 //! need the feature `cuda`. A [`Profiler`](profiler::Profiler) runs the same steps to measure where their time goes.

@@ -52,8 +52,6 @@ impl<D: Driver> StepRunner<D> {
                 (buffers.activated, layer.down, config.ffn, config.hidden, stream),
             ];
             for (group, (x, matrix, inner, columns, target)) in groups.iter_mut().zip(products) {
-                // Dequantized matrices are multiplied in parts, whose shapes are not measured: parts take the default, or
-                // the algorithm that the file has for a matrix of the same shape.
                 group.push(match matrix {
                     MatrixLayout::Half(weight) => product(x, weight, inner, columns, target),
                     MatrixLayout::Fp8 { values, scales } => {

@@ -5,10 +5,13 @@ use std::time::{Duration, Instant};
 use super::cublas_lt::LtHandle;
 use super::{Blas, Gpu, GpuEvent};
 use crate::cuda::CudaError;
-use crate::cuda::algorithms::{self, Algorithm, AlgorithmFile, AlgorithmScope, AlgorithmTable, MatMulShape};
+use crate::cuda::algorithms::{
+    self, Algorithm, AlgorithmFile, AlgorithmScope, AlgorithmTable, MatMulShape, OperandFormat,
+};
 use crate::cuda::driver::MatMul;
 
-/// Time limit of all measurements of one decoder. Shapes left over are multiplied by the default of cuBLAS.
+/// Time limit of all measurements of one decoder. Shapes left over are multiplied by the default of cuBLAS, and those in
+/// `e4m3` by other kernels.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Aimed duration of one round of measurement, in seconds.
 const ROUND: f64 = 1e-3;
@@ -58,7 +61,8 @@ impl Blas {
                 tracing::warn!(path = %file.path().display(), "cannot keep the chosen algorithms: {error}");
             }
         }
-        if let Some(shapes) = table.missing_fp8() {
+        let shapes = groups.iter().filter_map(|group| group.first().and_then(MatMulShape::of));
+        if let Some(shapes) = table.missing_fp8(shapes) {
             tracing::warn!(%shapes, "cublasLt cannot multiply matrices in fp8 with a scale per row; slower kernels do");
         }
         self.chosen = Some(ChosenAlgorithms { lt, table });
@@ -77,7 +81,7 @@ impl Blas {
         let mut chosen = 0;
         for group in groups {
             let Some(shape) = group.first().and_then(MatMulShape::of) else { continue };
-            if table.contains(&shape) && self.usable(lt, &group[0], table.find(&shape)) {
+            if table.contains(&shape) && usable(lt, &group[0], &shape, table.find(&shape)) {
                 continue;
             }
             table.remove(&shape);
@@ -89,11 +93,6 @@ impl Blas {
             chosen += 1;
         }
         Ok(chosen)
-    }
-
-    /// Returns `true` for the default, and for an algorithm that the library accepts.
-    fn usable(&self, lt: &LtHandle, product: &MatMul, algorithm: Option<Algorithm>) -> bool {
-        algorithm.is_none_or(|algorithm| lt.accepts(product, &algorithm).unwrap_or(false))
     }
 
     /// Returns the fastest algorithm for products of one shape. `None` is the default of cuBLAS, if it has one.
@@ -108,6 +107,15 @@ impl Blas {
         // The default stands first, and so wins where nothing is faster by more than noise.
         let best = algorithms::choose(&seconds).and_then(|best| best.checked_sub(1));
         Ok(best.map(|best| proposals[best]))
+    }
+}
+
+/// Returns `true` for an algorithm that the library accepts, and for the default where cuBLAS has one. Products in `e4m3`
+/// have none: those without an algorithm are measured again, since what failed once may work now.
+fn usable(lt: &LtHandle, product: &MatMul, shape: &MatMulShape, algorithm: Option<Algorithm>) -> bool {
+    match algorithm {
+        Some(algorithm) => lt.accepts(product, &algorithm).unwrap_or(false),
+        None => shape.operands != OperandFormat::Fp8,
     }
 }
 

@@ -80,7 +80,8 @@ pub trait Driver: Launch {
     /// [`CudaError::Call`].
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError>;
 
-    /// Returns `true` if [`multiply_fp8`](Self::multiply_fp8) is to compute a product. Depends on its shape alone.
+    /// Returns `true` if [`multiply_fp8`](Self::multiply_fp8) is to compute a product. Depends on its shape and
+    /// on the algorithms found at load.
     fn takes_fp8(&self, product: &MatMul) -> bool;
 
     /// Multiplies operands in `e4m3`, accumulating in `f32`. Returns `false`, with nothing enqueued, if there is no

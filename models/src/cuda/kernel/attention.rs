@@ -8,6 +8,12 @@ use super::{BatchView, CudaKernel, DeviceSlice, Geometry, KernelError, Launch, l
 /// Threads per block.
 pub(super) const THREADS: u32 = 128;
 
+/// Maximum number of parts of a context in decoding, as in `attention.cu`.
+const MAX_SPLITS: u32 = 64;
+
+/// Number of values per part and head beside its sum: highest score, total, and two that keep the next part aligned.
+const PART_ENDS: usize = 4;
+
 /// Packed query rows (positions times heads of a group) per tile: 32 for each of four warps.
 pub(super) const TILE: u32 = 128;
 
@@ -48,7 +54,7 @@ pub struct AttendDecode {
 impl AttendDecode {
     /// Returns the number of workspace values of a launch.
     pub fn workspace(rows: u32, splits: u32, heads: u32, dim: u32) -> usize {
-        rows as usize * heads as usize * splits as usize * (dim as usize + 4)
+        rows as usize * heads as usize * splits as usize * (dim as usize + PART_ENDS)
     }
 
     /// Returns a number of splits that gives each of `multiprocessors` multiprocessors a few blocks, without splitting
@@ -56,7 +62,7 @@ impl AttendDecode {
     pub fn splits_for(rows: u32, kv_heads: u32, multiprocessors: u32, longest: u32) -> u32 {
         // Four blocks per multiprocessor hide the latency of memory; a part below 128 tokens is not worth its overhead.
         let wanted = (4 * multiprocessors).div_ceil((rows * kv_heads).max(1));
-        wanted.clamp(1, 64).min(longest.div_ceil(128).max(1))
+        wanted.clamp(1, MAX_SPLITS).min(longest.div_ceil(128).max(1))
     }
 
     /// Launches the kernel.
@@ -66,7 +72,9 @@ impl AttendDecode {
     pub fn launch(&self, on: &dyn Launch) -> Result<(), KernelError> {
         let kernel = CudaKernel::AttendDecode;
         check_heads(kernel, self.heads, self.kv_heads, self.dim)?;
-        kernel.demand((1..=64).contains(&self.splits), || format!("{} splits: expected 1 to 64", self.splits))?;
+        kernel.demand((1..=MAX_SPLITS).contains(&self.splits), || {
+            format!("{} splits: expected 1 to {MAX_SPLITS}", self.splits)
+        })?;
         let rows = self.rows as usize;
         let bound = self.batch.bounds.rows;
         kernel.demand(rows <= bound, || format!("{rows} rows in the grid, but the batch has {bound} at most"))?;

@@ -72,7 +72,8 @@ pub struct Geometry {
 
 /// A launcher of kernels: the stream of a GPU, or the emulator.
 pub trait Launch {
-    /// Enqueues one kernel after all kernels launched before. May return before the kernel has run.
+    /// Enqueues one kernel after all kernels launched before; its blocks may start earlier, and wait in the kernel. May
+    /// return before the kernel has run.
     ///
     /// # Safety
     /// `arguments` point to values of exactly the kernel's parameters, in order, as for `cuLaunchKernel`; addresses

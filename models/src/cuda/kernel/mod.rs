@@ -18,6 +18,8 @@
 //!   its rounding error does not grow with depth. Logits are `f32`.
 //! * **Deterministic.** No floating-point atomics: the order of summation depends on the launch alone.
 //! * **Rows are independent.** No row's result depends on another row's values.
+//! * **Launches overlap.** From compute capability 9.0 on, blocks may start while the launch before still runs. Every
+//!   thread calls `after_previous` first; before it, a kernel may read only what nothing writes, such as weights.
 //!
 //! # KV cache
 //!

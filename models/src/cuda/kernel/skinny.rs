@@ -9,8 +9,8 @@ use super::{CudaKernel, DeviceSlice, Geometry, KernelError, Launch};
 /// with which each weight is read once.
 pub const SKINNY_ROWS: usize = 16;
 
-/// Maximum number of rows for which [`SkinnyMatMul`] is used with weights in `e4m3` on a GPU without multiplication
-/// in that format: beyond a block's rows the weights are read again from the L2 cache, which is cheaper than to
+/// Maximum number of rows for which [`SkinnyMatMul`] is used with weights in `e4m3` where no algorithm multiplies in that
+/// format: beyond a block's rows the weights are read again from the L2 cache, which is cheaper than to
 /// dequantize them.
 pub const SKINNY_FP8_ROWS: usize = 64;
 

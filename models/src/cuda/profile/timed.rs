@@ -90,13 +90,25 @@ impl<D: DeviceClock> TimedDriver<D> {
         cost: Option<WorkCost>,
         put: impl FnOnce() -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
+        self.time_if(work, cost, || put().map(|()| true)).map(drop)
+    }
+
+    /// Like [`time`](Self::time), for work that `put` may not enqueue; `put` returns `true` if it did.
+    fn time_if(
+        &self,
+        work: WorkKind,
+        cost: Option<WorkCost>,
+        put: impl FnOnce() -> Result<bool, CudaError>,
+    ) -> Result<bool, CudaError> {
         let mut entries = self.entries.borrow_mut();
         // Timing is off.
         let Some(entries) = entries.as_mut() else { return put() };
         let from = self.driver.mark()?;
-        put()?;
-        entries.push(TimedLaunch { work, cost, from, to: self.driver.mark()? });
-        Ok(())
+        let done = put()?;
+        if done {
+            entries.push(TimedLaunch { work, cost, from, to: self.driver.mark()? });
+        }
+        Ok(done)
     }
 }
 
@@ -167,9 +179,7 @@ impl<D: DeviceClock> Driver for TimedDriver<D> {
 
     fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
         let work = WorkKind::MatMul { inn: product.inner, out: product.columns };
-        let mut taken = false;
-        self.time(work, Some(WorkCost::of(product)), || self.driver.multiply_fp8(product).map(|found| taken = found))?;
-        Ok(taken)
+        self.time_if(work, Some(WorkCost::of(product)), || self.driver.multiply_fp8(product))
     }
 
     fn multiply_few(&self, product: &SkinnyMatMul) -> Result<(), CudaError> {

@@ -164,8 +164,10 @@ DEVICE float whole(float share) {
     return share + shuffle_xor(share, 2);
 }
 
-// Maximum number of parts of a context.
+// Maximum number of parts of a context; kernel/attention.rs has the same.
 #define MAX_SPLITS 64
+// Values of a part's sum, its highest score and total, and two that keep the next one aligned.
+#define PART (DIM + 4)
 
 DEVICE void add_scaled(float4& sum, float4 x, float scale) {
     sum.x += x.x * scale, sum.y += x.y * scale, sum.z += x.z * scale, sum.w += x.w * scale;
@@ -175,15 +177,102 @@ DEVICE void store_scaled(bf16* to, float4 x, float scale) {
     *(uint2*)to = make_uint2(pack(x.x * scale, x.y * scale), pack(x.z * scale, x.w * scale));
 }
 
+// Weights of the shares of sixteen rows, [row][share], and what they add up to.
+struct Shares {
+    float* weights;
+    float* highs;
+    float* totals;
+};
+
+// Writes a warp's sums to shared memory, [warp][row][dim], and their highest scores and totals, [warp][row][2].
+DEVICE void share_sums(const Seen& seen, float* parts, float* sums) {
+    const u32 g = lane() / 4, t = lane() % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const u32 at = warp() * 16 + g + 8 * r;
+        const float total = whole(seen.total[r]);
+        if (t == 0) sums[2 * at] = seen.most[r], sums[2 * at + 1] = total;
+#pragma unroll
+        for (int j = 0; j < 2 * STEPS; j++) {
+            *(float2*)(parts + at * PART + 8 * j + 2 * t) = make_float2(seen.o[j][2 * r], seen.o[j][2 * r + 1]);
+        }
+    }
+}
+
+// Computes the weights of the warps' shares of a row, in one thread.
+DEVICE void weigh_warps(const float* sums, const Shares& shares, u32 r) {
+    float high = -infinity(), total = 0.0f;
+#pragma unroll
+    for (u32 w = 0; w < 4; w++) high = fmaxf(high, sums[2 * (w * 16 + r)]);
+#pragma unroll
+    for (u32 w = 0; w < 4; w++) {
+        // A warp without a block has a maximum of -∞, so its weight exp2(-∞) is 0.
+        const float weight = exp2f(sums[2 * (w * 16 + r)] - high);
+        shares.weights[r * MAX_SPLITS + w] = weight;
+        total += sums[2 * (w * 16 + r) + 1] * weight;
+    }
+    shares.highs[r] = high, shares.totals[r] = total;
+}
+
+// Computes the weights of a row's parts, in one warp: a lane has two parts.
+DEVICE void weigh_parts(const float* ends, const Shares& shares, u32 r, u32 count) {
+    float highest[2], share[2];
+#pragma unroll
+    for (u32 k = 0; k < 2; k++) {
+        const u32 part = lane() + 32 * k;
+        const float* place = ends + smaller(part, count - 1) * PART;
+        highest[k] = part < count ? load_shared_by_blocks(place) : -infinity();
+        share[k] = load_shared_by_blocks(place + 1);
+    }
+    const float high = warp_max(fmaxf(highest[0], highest[1]));
+    float total = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < 2; k++) {
+        const float weight = exp2f(highest[k] - high);
+        shares.weights[r * MAX_SPLITS + lane() + 32 * k] = weight;
+        total += share[k] * weight;
+    }
+    total = warp_sum(total);
+    if (lane() == 0) shares.totals[r] = total;
+}
+
+// Returns true in the block that is the last of `count` to arrive, which then sees what the others wrote.
+DEVICE bool arrives_last(u32* counter, u32* last, u32 count) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last[0] = atomicAdd(counter, 1u) + 1 == count;
+        if (last[0]) *counter = 0;
+    }
+    __syncthreads();
+    if (!last[0]) return false;
+    __threadfence();
+    return true;
+}
+
+// Adds up the parts of a context, always in the same order.
+DEVICE void combine_parts(const float* places, const Shares& shares, bf16* to, u32 group, u32 splits, u32 count) {
+    for (u32 r = warp(); r < group; r += blockDim.x / 32) weigh_parts(places + r * splits * PART + DIM, shares, r, count);
+    __syncthreads();
+    for (u32 i = threadIdx.x * 4; i < group * DIM; i += blockDim.x * 4) {
+        const u32 r = i / DIM, at = i % DIM;
+        const float* from = places + r * splits * PART + at;
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+        for (u32 part = 0; part < count; part++)
+            add_scaled(sum, load_four_shared_by_blocks(from + part * PART), shares.weights[r * MAX_SPLITS + part]);
+        store_scaled(to + i, sum, 1.0f / shares.totals[r]);
+    }
+}
+
 // Decode attention: one row of the batch, one key/value head, one part of the context.
 KERNEL(128, 2) attend_decode(
     const u32* first, const u32* context, const u32* tables, u32 table_stride, const bf16* qkv, u32 stride,
     const bf16* cache, float* workspace, u32* arrived, bf16* out, u32 heads) {
     after_previous();
-    const u32 PITCH = DIM + 4;
-    SHARED_ARRAY(float, parts, 4 * 16 * (DIM + 4));
+    SHARED_ARRAY(float, parts, 4 * 16 * PART);
     SHARED_ARRAY(float, sums, 4 * 16 * 2);
-    // Weights of the shares of a row: first of the warps, then of all parts of the context.
+    // First of the warps' shares of a row, then of all parts of the context.
     SHARED_ARRAY(float, weights, 16 * MAX_SPLITS);
     SHARED_ARRAY(float, highs, 16);
     SHARED_ARRAY(float, totals, 16);
@@ -203,102 +292,37 @@ KERNEL(128, 2) attend_decode(
     const u32 count = (blocks + each - 1) / each;
     if (blockIdx.x >= count) return;
 
-    const u32 g = lane() / 4, t = lane() % 4;
     u32 q[2][2 * STEPS];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         // Rows beyond the group repeat its last row; their results are not used.
-        load_dims(qkv + (u64)token * stride + (head + smaller(g + 8 * r, group - 1)) * DIM, q[r]);
+        load_dims(qkv + (u64)token * stride + (head + smaller(lane() / 4 + 8 * r, group - 1)) * DIM, q[r]);
     }
     const int limits[2] = {(int)length, (int)length};
     Seen seen;
     const u32 begin = blockIdx.x * each, until = smaller(begin + each, blocks);
     walk(seen, q, cache, tables + (u64)row * table_stride, kv_heads, begin + warp(), until, blockDim.x / 32, limits, length);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const u32 at = warp() * 16 + g + 8 * r;
-        const float total = whole(seen.total[r]);
-        if (t == 0) sums[2 * at] = seen.most[r], sums[2 * at + 1] = total;
-#pragma unroll
-        for (int j = 0; j < 2 * STEPS; j++) {
-            *(float2*)(parts + at * PITCH + 8 * j + 2 * t) = make_float2(seen.o[j][2 * r], seen.o[j][2 * r + 1]);
-        }
-    }
+    const Shares shares = {weights, highs, totals};
+    share_sums(seen, parts, sums);
     __syncthreads();
-    // Weights of the warps' shares of each row.
-    if (threadIdx.x < 16) {
-        const u32 r = threadIdx.x;
-        float high = -infinity(), total = 0.0f;
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) high = fmaxf(high, sums[2 * (w * 16 + r)]);
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) {
-            // A warp without a block has a maximum of -∞, so its weight exp2(-∞) is 0.
-            const float weight = exp2f(sums[2 * (w * 16 + r)] - high);
-            weights[r * MAX_SPLITS + w] = weight;
-            total += sums[2 * (w * 16 + r) + 1] * weight;
-        }
-        highs[r] = high, totals[r] = total;
-    }
+    if (threadIdx.x < 16) weigh_warps(sums, shares, threadIdx.x);
     __syncthreads();
     bf16* to = out + ((u64)token * heads + head) * DIM;
-    float* places = workspace + ((u64)row * heads + head) * splits * (DIM + 4);
+    float* places = workspace + ((u64)row * heads + head) * splits * PART;
     for (u32 i = threadIdx.x * 4; i < group * DIM; i += blockDim.x * 4) {
         const u32 r = i / DIM, at = i % DIM;
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
         for (u32 w = 0; w < 4; w++)
-            add_scaled(sum, *(const float4*)(parts + (w * 16 + r) * PITCH + at), weights[r * MAX_SPLITS + w]);
+            add_scaled(sum, *(const float4*)(parts + (w * 16 + r) * PART + at), weights[r * MAX_SPLITS + w]);
         if (count == 1) {
             store_scaled(to + i, sum, 1.0f / totals[r]);
         } else {
-            float* place = places + (r * splits + blockIdx.x) * (DIM + 4);
+            float* place = places + (r * splits + blockIdx.x) * PART;
             *(float4*)(place + at) = sum;
             if (at == 0) place[DIM] = highs[r], place[DIM + 1] = totals[r];
         }
     }
-    if (count == 1) return;
-
-    // The last part to arrive combines all parts, always in the same order.
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        u32* counter = arrived + row * kv_heads + blockIdx.y;
-        last[0] = atomicAdd(counter, 1u) + 1 == count;
-        if (last[0]) *counter = 0;
-    }
-    __syncthreads();
-    if (!last[0]) return;
-    __threadfence();
-    // A warp computes the weights of a row's parts, a lane those of two parts.
-    for (u32 r = warp(); r < group; r += blockDim.x / 32) {
-        float highest[2], share[2];
-#pragma unroll
-        for (u32 k = 0; k < 2; k++) {
-            const u32 part = lane() + 32 * k;
-            const float* place = places + (r * splits + smaller(part, count - 1)) * (DIM + 4) + DIM;
-            highest[k] = part < count ? load_shared_by_blocks(place) : -infinity();
-            share[k] = load_shared_by_blocks(place + 1);
-        }
-        const float high = warp_max(fmaxf(highest[0], highest[1]));
-        float total = 0.0f;
-#pragma unroll
-        for (u32 k = 0; k < 2; k++) {
-            const float weight = exp2f(highest[k] - high);
-            weights[r * MAX_SPLITS + lane() + 32 * k] = weight;
-            total += share[k] * weight;
-        }
-        total = warp_sum(total);
-        if (lane() == 0) totals[r] = total;
-    }
-    __syncthreads();
-    for (u32 i = threadIdx.x * 4; i < group * DIM; i += blockDim.x * 4) {
-        const u32 r = i / DIM, at = i % DIM;
-        const float* from = places + r * splits * (DIM + 4) + at;
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
-        for (u32 part = 0; part < count; part++)
-            add_scaled(sum, load_four_shared_by_blocks(from + part * (DIM + 4)), weights[r * MAX_SPLITS + part]);
-        store_scaled(to + i, sum, 1.0f / totals[r]);
-    }
+    if (count > 1 && arrives_last(arrived + row * kv_heads + blockIdx.y, last, count))
+        combine_parts(places, shares, to, group, splits, count);
 }

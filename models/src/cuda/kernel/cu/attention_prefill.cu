@@ -20,6 +20,8 @@
 #define KEY_PITCH (EXCHANGED ? DIM : DIM / 32 * 32 + 32 * (DIM % 32 != 0))
 #define SPAN_LEN (SPAN * (KEY_PITCH + DIM))
 #define OUT_PITCH (DIM + 8)
+static_assert(KEY_PITCH / 32 % 2 == 1 || EXCHANGED, "neighboring tokens must differ by an odd number of 64 bytes");
+static_assert(2 * TILE * OUT_PITCH + 4 * TILE <= 2 * SPANS * SPAN_LEN, "the output takes the place of the spans");
 
 // Running softmax state of a warp for rows 16 m + 8 r + g.
 struct Rows {

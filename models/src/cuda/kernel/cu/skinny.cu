@@ -108,8 +108,8 @@ DEVICE void skinny_factors(u32 (&y)[VALUES / 2], const bf16* row, u32 i, u32 inn
 template <typename Weights, int PARTS, int TILES>
 DEVICE void skinny_sums(
     float (&c)[PARTS][TILES][4], const SkinnyLane<Weights, PARTS>& mine, const bf16* x, u32 rows, u32 inner) {
-    constexpr u32 VALUES = Weights::VALUES, FACTORS = 2 * PARTS * VALUES / 8;
-    constexpr u32 UNITS = TILES == 1 ? 2 * SKINNY_TURN : SKINNY_TURN, TURN = UNITS > FACTORS ? UNITS / FACTORS : 1;
+    constexpr u32 VALUES = Weights::VALUES, STEP = 2 * PARTS * VALUES / 8;
+    constexpr u32 UNITS = TILES == 1 ? 2 * SKINNY_TURN : SKINNY_TURN, TURN = UNITS > STEP ? UNITS / STEP : 1;
     constexpr u32 AHEAD = SkinnyLane<Weights, PARTS>::STEPS_AHEAD;
     for (u32 n = 0; (warp() + n * SKINNY_WARPS) * 4 * VALUES < inner; n += TURN) {
         u32 y[TURN][TILES][VALUES / 2];

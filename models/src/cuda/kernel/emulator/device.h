@@ -138,7 +138,7 @@ inline T exchange(T x, uint32_t kind, uint32_t from) {
 }
 
 inline void barrier() {
-    if (machine.live != machine.block.x) fail("a barrier that some threads do not capacity");
+    if (machine.live != machine.block.x) fail("a barrier that some threads do not reach");
     if (++machine.arrived == machine.live) {
         machine.arrived = 0;
         machine.generation++;
