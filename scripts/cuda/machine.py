@@ -1,4 +1,4 @@
-"""Description of a machine for `first_run.py`: its GPU, its CUDA libraries, and its tools.
+"""Description of a machine for the scripts beside it: its GPU, its CUDA libraries, and its tools.
 
     python3 scripts/cuda/machine.py          # prints the LD_LIBRARY_PATH with which our programs find CUDA
 """

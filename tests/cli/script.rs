@@ -39,6 +39,11 @@ fn the_first_run_on_a_card_does_what_its_own_tests_ask() {
     python_tests("scripts/cuda/first_run_test.py");
 }
 
+#[test]
+fn the_check_of_a_server_on_a_card_does_what_its_own_tests_ask() {
+    python_tests("scripts/cuda/serve_check_test.py");
+}
+
 /// Runs the tests of a Python script, where there is Python.
 fn python_tests(path: &str) {
     let Ok(output) = Command::new("python3").arg("-B").arg(root().join(path)).output() else {
