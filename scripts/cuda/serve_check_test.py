@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -152,6 +153,20 @@ class Whole(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("second: readme: 4 of 4 questions failed: ", report["failures"][0])
         self.assertIn("no time left", report["failures"][1])
+
+    def test_sigterm_ends_the_server_and_writes_the_report(self):
+        report = self.dir / "report.json"
+        line = [sys.executable, "-B", serve_check.__file__, str(self.program), "--demo", "demo.index", "--json", str(report)]
+        child = subprocess.Popen([*line, "--first", "--device late"], stdout=subprocess.DEVNULL)
+        end = time.monotonic() + 20
+        while not list(self.started.iterdir()) and time.monotonic() < end:
+            time.sleep(0.02)
+        child.terminate()
+        self.assertEqual(child.wait(20), 143)
+        (server,) = self.started.iterdir()
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int(server.name), 0)
+        self.assertEqual(list(json.loads(report.read_text())["servers"]), ["first"])
 
 
 class Parts(unittest.TestCase):
