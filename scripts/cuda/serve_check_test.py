@@ -32,7 +32,7 @@ device = sys.argv[sys.argv.index("--device") + 1]
 open(os.path.join(os.environ["STARTED"], str(os.getpid())), "w").close()
 if device == "bare":
     sys.exit("no such device")
-flying = []
+flying, told = [], threading.Event()
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_): pass
     def reply(self, value):
@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body):
         if self.path == "/v1/agent":
             # Some of many at once still run when the server is told to drain.
-            time.sleep(60 if device == "late" else 0.3 if len(flying) >= 5 else 0.03)
+            told.wait(60 if device == "late" else 1 if len(flying) >= 5 else 0.03)
             answer = "Rome" if device == "other" else "Paris"
             usage = dict(completion_tokens=2, prompt_tokens=1, environment_tokens=0, searches=0)
             return self.reply(dict(id="e", answer=answer, finish_reason="stop", usage=usage, trace=[dict(type="answer", text=answer)]))
@@ -72,7 +72,10 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer.request_queue_size = 128
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 server.daemon_threads = device == "late"
-signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+def stop(*_):
+    told.set()
+    threading.Thread(target=server.shutdown).start()
+signal.signal(signal.SIGTERM, stop)
 print(f"listening on http://127.0.0.1:{server.server_port}\ncomputing on the {device}", flush=True)
 server.serve_forever(0.02)
 server.server_close()
@@ -138,10 +141,10 @@ class Whole(unittest.TestCase):
         self.assertEqual(report["compared"], {})
 
     def test_a_torn_stream_fails_its_step_alone(self):
-        code, report, _ = self.run_check("--second", "--device torn", "--steps", "demo,features,drain")
+        code, report, _ = self.run_check("--second", "--device torn", "--steps", "demo,features,schema")
         self.assertEqual(code, 1)
         outcomes = [step["outcome"] for step in report["servers"]["second"]["steps"]]
-        self.assertEqual(outcomes, ["ok", "failed", "ok"])
+        self.assertEqual(sorted(outcomes), ["failed", "ok", "ok"])
         self.assertIn("[DONE]", report["failures"][0])
 
     def test_a_server_that_hangs_ends_with_its_time(self):
@@ -215,7 +218,8 @@ class Parts(unittest.TestCase):
         done, _ = serve_client.at_once(lambda item: item, [1, 2, 3], 1, time.monotonic() + 5)
         self.assertEqual(done, [1, 2, 3])
         done, _ = serve_client.at_once(lambda item: time.sleep(0.1) or item, list(range(50)), 2, time.monotonic() + 0.15)
-        self.assertEqual(sorted(done), [0, 1, 2, 3])
+        self.assertEqual(sorted(done), list(range(len(done))))
+        self.assertTrue(0 < len(done) < 50, done)
 
     def test_time_is_shared_by_weight(self):
         self.assertEqual(serve_check.share(100, [25, 50, 25]), 25)

@@ -1,6 +1,7 @@
 //! Sources of weights, and their transfer to device memory.
 
 use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use bytemuck::Pod;
@@ -211,15 +212,22 @@ fn quantize(values: &[bf16], inn: usize, to: &mut [u8]) -> Result<Vec<f32>, usiz
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(QUANTIZERS);
     let part = rows.div_ceil(threads).max(1);
     let mut scales = vec![None; rows];
-    thread::scope(|scope| {
-        let parts = values.chunks(part * inn).zip(to.chunks_mut(part * inn)).zip(scales.chunks_mut(part));
-        for ((values, to), scales) in parts {
-            scope.spawn(move || {
-                for ((row, to), scale) in values.chunks_exact(inn).zip(to.chunks_exact_mut(inn)).zip(scales) {
-                    *scale = fp8::quantize_row(row, to);
-                }
-            });
+    let parts = values.chunks(part * inn).zip(to.chunks_mut(part * inn)).zip(scales.chunks_mut(part));
+    let parts = Mutex::new(parts);
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some(((values, to), scales)) = next() {
+            for ((row, to), scale) in values.chunks_exact(inn).zip(to.chunks_exact_mut(inn)).zip(scales) {
+                *scale = fp8::quantize_row(row, to);
+            }
         }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without a further thread, the others do its part.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
     scales.into_iter().enumerate().map(|(row, scale)| scale.ok_or(row)).collect()
 }

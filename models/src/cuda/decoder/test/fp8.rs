@@ -1,5 +1,7 @@
 //! Decoding with weights in `e4m3`.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use super::pair::{DecoderPair, LIMITS, MULTIPROCESSORS};
@@ -27,7 +29,7 @@ const LAST: LogitPositions = LogitPositions::Last;
 const ROUNDED: f64 = 0.1;
 
 /// Steps of a pair whose weights are exact in `e4m3`, with bounds for few rows and for many.
-fn serve(mut pair: DecoderPair, weights: &Weights, few: f64, many: f64) {
+fn serve(mut pair: DecoderPair, weights: &Weights, few: Range<f64>, many: Range<f64>) {
     assert_eq!(pair.held(), pair.planned());
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("all");
@@ -37,11 +39,11 @@ fn serve(mut pair: DecoderPair, weights: &Weights, few: f64, many: f64) {
     // 32 to 96 rows of a matrix at a time: no matrix fits.
     pair.dequantize_at_most(32 * 240);
     let batch = pair.batch(&[(rows[2], 10, LAST)]);
-    judge_within(few, "fp8, ten rows with an adapter", &pair.step(&batch, &[]));
+    judge_within(few.clone(), "fp8, ten rows with an adapter", &pair.step(&batch, &[]));
     let batch = pair.batch(&[(rows[2], 1, LAST)]);
     judge_within(few, "fp8, one row", &pair.step(&batch, &[]));
     let batch = pair.batch(&[(rows[0], 70, LAST)]);
-    judge_within(many, "fp8, many rows", &pair.step(&batch, &[]));
+    judge_within(many.clone(), "fp8, many rows", &pair.step(&batch, &[]));
     let batch = pair.batch(&[(rows[0], 1, LAST), (rows[1], 30, LAST)]);
     judge_within(many, "fp8, more than a block's rows, with an adapter", &pair.step(&batch, &[]));
     pair.untouched();
@@ -52,14 +54,14 @@ fn weights_in_fp8_are_multiplied_as_they_are() {
     // The checkpoint's weights are exact in the format, so that only activations are rounded.
     let weights = toy::open_fp8(&qwen2());
     let Some(emulator) = Emulator::new(weights.config().head_dim, 11) else { return };
-    serve(DecoderPair::on(emulator.without_fp8(), &weights, WeightFormat::Fp8), &weights, BF16, BF16);
+    serve(DecoderPair::on(emulator.without_fp8(), &weights, WeightFormat::Fp8), &weights, 0.0..BF16, 0.0..BF16);
 }
 
 #[test]
 fn many_rows_are_rounded_to_fp8_and_few_are_not() {
     let weights = toy::open_fp8(&qwen2());
     let Some(pair) = DecoderPair::of(WeightFormat::Fp8, &weights, 14) else { return };
-    serve(pair, &weights, BF16, ROUNDED);
+    serve(pair, &weights, 0.0..BF16, BF16..ROUNDED);
 }
 
 #[test]
