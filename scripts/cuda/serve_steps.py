@@ -200,9 +200,11 @@ def drain(session, until):
         asked = [pool.submit(session.ask, "drain", item, index="load") for item in items]
         running = 0.0
         for _ in range(100):
+            ended = sum(each.done() for each in asked)
             # The request for the metrics is one of those in flight.
             running = server.metrics()["waymark_http_in_flight"] - 1
-            if 2 * running >= len(items):
+            # A connection that the server has not accepted yet would be reset.
+            if ended + running >= len(items):
                 break
             time.sleep(0.01)
         server.process.terminate()
