@@ -31,7 +31,7 @@ def differences(model, batch):
             logits = model(ids).logits[0, len(one["prompt_ids"]) - 1 : -1].float()
         ours = logits.log_softmax(-1).gather(1, torch.tensor(one["response_ids"])[:, None])[:, 0]
         told = zip(ours.tolist(), one["response_logprobs"], one["response_mask"], strict=True)
-        found += [abs(own - value) for own, value, learnt in told if learnt]
+        found += [abs(own - value) for own, value, learned in told if learned]
     return found
 
 
@@ -48,9 +48,9 @@ class Mock(WithServer):
         for prompt, ids, mask, logprobs in zip(rows["prompt_ids"], rows["completion_ids"], rows["env_mask"], rows["logprobs"]):
             self.assertIn(b"Question: ", bytes(prompt))
             self.assertEqual((len(mask), len(logprobs)), (len(ids), len(ids)))
-            learnt = bytes(token for token, on in zip(ids, mask) if on)
-            self.assertTrue(learnt.startswith(b"<think>") and learnt.endswith(b"</answer>"))
-            self.assertNotIn(b"Rhine", learnt)
+            learned = bytes(token for token, on in zip(ids, mask) if on)
+            self.assertTrue(learned.startswith(b"<think>") and learned.endswith(b"</answer>"))
+            self.assertNotIn(b"Rhine", learned)
 
     def test_other_temperatures_are_refused(self):
         trainer = SimpleNamespace(args=SimpleNamespace(temperature=0.7), state=TRAINER.state)

@@ -84,8 +84,8 @@ class Random(WithServer):
         one = Client(self.url).play([MONA_LISA], model="search-r1", temperature=1, **options).trajectories[0]
         (branch,) = trace.branches
         self.assertEqual(branch.token_ids, one["prompt_ids"] + one["response_ids"])
-        learnt = zip(one["response_logprobs"], one["response_mask"], strict=True)
-        expected = [0.0] * len(one["prompt_ids"]) + [value if on else 0.0 for value, on in learnt]
+        learned = zip(one["response_logprobs"], one["response_mask"], strict=True)
+        expected = [0.0] * len(one["prompt_ids"]) + [value if on else 0.0 for value, on in learned]
         self.assertEqual(branch.logprobs, expected)
         self.assertTrue(trace.is_truncated)
         self.assertLess(min(branch.logprobs), -1)

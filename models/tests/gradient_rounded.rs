@@ -116,7 +116,7 @@ fn nothing_depends_on_threads_or_on_what_is_computed_again() {
 }
 
 #[test]
-fn weights_that_are_learnt_are_never_rounded() {
+fn weights_that_are_learned_are_never_rounded() {
     let weights = Weights::open(&path("llama")).unwrap();
     let error = Learner::load_with(&weights, Arc::new(Team::new(1)), &Tune::Full, Arithmetic::Bf16).unwrap_err();
     assert!(error.to_string().contains("all weights are trained in f32"), "{error}");

@@ -115,7 +115,7 @@ fn whole_learner(from: &Path) -> Learner {
 }
 
 #[test]
-fn a_decoder_takes_all_weights_as_they_were_learnt() {
+fn a_decoder_takes_all_weights_as_they_were_learned() {
     let tokens: Vec<u32> = (0..90u32).map(|i| i * i % 251).collect();
     let pack = sequence(&tokens);
     for name in ["llama", "qwen2", "qwen3"] {

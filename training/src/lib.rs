@@ -30,6 +30,7 @@ pub mod advantage;
 mod branching;
 pub mod cli;
 pub mod data;
+pub mod decline_writer;
 pub mod dpo;
 mod error;
 pub mod experiment;

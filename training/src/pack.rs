@@ -14,7 +14,7 @@ pub struct TrainingSequence<'a> {
     /// Token ids.
     pub tokens: &'a [u32],
     /// Marks the tokens that are training targets. The first token is never one: nothing predicts it.
-    pub learnt: &'a [bool],
+    pub learned: &'a [bool],
 }
 
 /// Position of a training target in the sequences that were packed.
@@ -39,17 +39,17 @@ impl TrainingSequence<'_> {
     /// Number of tokens before the first target. Only these can be shared with other sequences.
     fn head(&self) -> usize {
         // The first token is skipped, because nothing predicts it.
-        self.learnt.iter().skip(1).position(|&learnt| learnt).map_or(0, |at| at + 1)
+        self.learned.iter().skip(1).position(|&learned| learned).map_or(0, |at| at + 1)
     }
 
     /// Number of tokens to compute: everything up to the last target. 0 if there is no target.
     fn length(&self) -> usize {
-        self.learnt.iter().skip(1).rposition(|&learnt| learnt).map_or(0, |at| at + 2)
+        self.learned.iter().skip(1).rposition(|&learned| learned).map_or(0, |at| at + 2)
     }
 
     /// Number of training targets.
     pub fn targets(&self) -> usize {
-        self.learnt.iter().skip(1).filter(|&&learnt| learnt).count()
+        self.learned.iter().skip(1).filter(|&&learned| learned).count()
     }
 
     fn shared(&self, other: &TrainingSequence<'_>) -> usize {
@@ -90,7 +90,7 @@ impl PackedSequences {
     fn add_leaf(&mut self, member: usize, sequence: &TrainingSequence<'_>, depth: usize, parent: Option<usize>) {
         let segment = self.pack.push(&sequence.tokens[depth..sequence.length()], parent);
         for token in depth.max(1)..sequence.length() {
-            if sequence.learnt[token] {
+            if sequence.learned[token] {
                 self.pack.target(segment, token - depth);
                 self.places.push(TargetPosition { sequence: member, token });
             }
@@ -176,7 +176,7 @@ mod tests {
     type Owned = (Vec<u32>, Vec<bool>);
 
     fn sequences(owned: &[Owned]) -> Vec<TrainingSequence<'_>> {
-        owned.iter().map(|(tokens, learnt)| TrainingSequence { tokens, learnt }).collect()
+        owned.iter().map(|(tokens, learned)| TrainingSequence { tokens, learned }).collect()
     }
 
     /// Collects the tokens that a target attends to, by walking up from its segment.
@@ -200,8 +200,8 @@ mod tests {
         prop::collection::vec(one, 0..12).prop_map(|all| {
             let build = |(shared, question, rest): (usize, Vec<u32>, Vec<(u32, bool)>)| {
                 let prompt: Vec<u32> = (0..shared as u32).map(|at| at % 7).chain(question).collect();
-                let learnt = prompt.iter().map(|_| false).chain(rest.iter().map(|&(_, learnt)| learnt)).collect();
-                (prompt.into_iter().chain(rest.into_iter().map(|(token, _)| token)).collect(), learnt)
+                let learned = prompt.iter().map(|_| false).chain(rest.iter().map(|&(_, learned)| learned)).collect();
+                (prompt.into_iter().chain(rest.into_iter().map(|(token, _)| token)).collect(), learned)
             };
             all.into_iter().map(build).collect()
         })
@@ -214,8 +214,8 @@ mod tests {
             let sequences = sequences(&owned);
             let packed = pack(&sequences);
             let mut wanted = Vec::new();
-            for (sequence, (_, learnt)) in owned.iter().enumerate() {
-                wanted.extend((1..learnt.len()).filter(|&token| learnt[token]).map(|token| (sequence, token)));
+            for (sequence, (_, learned)) in owned.iter().enumerate() {
+                wanted.extend((1..learned.len()).filter(|&token| learned[token]).map(|token| (sequence, token)));
             }
             let mut found: Vec<_> = packed.places.iter().map(|place| (place.sequence, place.token)).collect();
             found.sort_unstable();
@@ -264,8 +264,8 @@ mod tests {
     fn shared_prompts_are_computed_once() {
         let answer = |last: u32| {
             let tokens: Vec<u32> = (0..40).chain([100, last]).collect();
-            let learnt: Vec<bool> = (0..42).map(|at| at >= 40).collect();
-            (tokens, learnt)
+            let learned: Vec<bool> = (0..42).map(|at| at >= 40).collect();
+            (tokens, learned)
         };
         let owned = [answer(1), answer(2), answer(3)];
         let packed = pack(&sequences(&owned));

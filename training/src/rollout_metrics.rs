@@ -106,8 +106,8 @@ pub(crate) fn add_drift(row: MetricsRow, rollouts: &[&Rollout], recomputed: &[Ve
     for (rollout, recomputed) in rollouts.iter().zip(recomputed) {
         let mask = rollout.sample.loss_mask();
         let sampled = rollout.sample.sampled_logprobs();
-        for ((&learnt, sampled), &own) in mask.iter().zip(sampled).zip(recomputed) {
-            if let (true, Some(sampled)) = (learnt, sampled) {
+        for ((&learned, sampled), &own) in mask.iter().zip(sampled).zip(recomputed) {
+            if let (true, Some(sampled)) = (learned, sampled) {
                 let distance = f64::from((sampled - own).abs());
                 sum += distance;
                 largest = largest.max(distance);

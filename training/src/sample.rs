@@ -156,7 +156,7 @@ pub struct SampleView {
     /// Visible tokens.
     pub tokens: Vec<u32>,
     /// Marks the tokens to learn from.
-    pub learnt: Vec<bool>,
+    pub learned: Vec<bool>,
     /// Position of each token in the trajectory.
     pub positions: Vec<usize>,
 }
@@ -285,7 +285,7 @@ impl Sample {
     pub fn loss_mask(&self) -> Vec<bool> {
         let mut mask = self.own_tokens();
         if let Some(first) = self.hidden().map(|hidden| hidden.from).min() {
-            mask.iter_mut().skip(first).for_each(|learnt| *learnt = false);
+            mask.iter_mut().skip(first).for_each(|learned| *learned = false);
         }
         mask
     }
@@ -315,7 +315,7 @@ impl Sample {
             let positions = self.seen_before(end);
             SampleView {
                 tokens: positions.iter().map(|&at| self.tokens[at]).collect(),
-                learnt: positions.iter().map(|&at| own[at] && at >= start).collect(),
+                learned: positions.iter().map(|&at| own[at] && at >= start).collect(),
                 positions,
             }
         };
@@ -335,11 +335,11 @@ impl Sample {
         }
         mask.resize(length, false);
         for &(first, run) in &self.forced {
-            mask.iter_mut().skip(first).take(run).for_each(|learnt| *learnt = false);
+            mask.iter_mut().skip(first).take(run).for_each(|learned| *learned = false);
         }
         let asked = self.forced_answer().unwrap_or(length);
-        mask.iter_mut().skip(asked).for_each(|learnt| *learnt = false);
-        mask.iter_mut().take(self.prompt_tokens).for_each(|learnt| *learnt = false);
+        mask.iter_mut().skip(asked).for_each(|learned| *learned = false);
+        mask.iter_mut().take(self.prompt_tokens).for_each(|learned| *learned = false);
         mask
     }
 

@@ -155,8 +155,8 @@ pub(crate) fn forest(vocab: usize) -> (Vec<Vec<u32>>, Vec<Vec<bool>>) {
     let tokens: Vec<Vec<u32>> = (0..5u32)
         .map(|own| (0..24 + 3 * own).map(|at| (at * (1 + at / 18 * own) + 5) % vocab as u32).collect())
         .collect();
-    let learnt = tokens.iter().map(|own| (0..own.len()).map(|at| at >= 18 && at % 4 != 3).collect()).collect();
-    (tokens, learnt)
+    let learned = tokens.iter().map(|own| (0..own.len()).map(|at| at >= 18 && at % 4 != 3).collect()).collect();
+    (tokens, learned)
 }
 
 /// Checks `gradient` at the learner's values against finite differences of `loss`: along the gradient and in

@@ -165,7 +165,7 @@ fn nobody_there_is_transient_and_nonsense_is_refused() {
 }
 
 #[test]
-fn the_newer_name_of_the_limit_is_learnt_once() {
+fn the_newer_name_of_the_limit_is_learned_once() {
     let server = ScriptedEndpoint::start(|_, body| {
         if body.get("max_tokens").is_some() {
             refused(400, r#"{"error": {"message": "Use 'max_completion_tokens' instead."}}"#)

@@ -142,7 +142,7 @@ impl RolloutTokens {
         RolloutTokens {
             prompt_ids: sample.tokens[..prompt].to_vec(),
             response_ids: sample.tokens[prompt..].to_vec(),
-            response_mask: sample.loss_mask()[prompt..].iter().map(|learnt| u8::from(*learnt)).collect(),
+            response_mask: sample.loss_mask()[prompt..].iter().map(|learned| u8::from(*learned)).collect(),
             response_logprobs: sample.sampled_logprobs()[prompt..].to_vec(),
         }
     }

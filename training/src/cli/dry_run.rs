@@ -110,9 +110,10 @@ pub(super) async fn grpo(
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
     write_rollout_memory(&mut out, learner, settings.needs_reference(), (kv_bytes, gpu_plan))?;
     if let Some(teacher) = settings.active_teacher() {
-        let learnt =
+        let learned =
             trial.iter().map(|rollout| MaskedSequence::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
-        let each = learnt / trial.len().max(1) as f64 * (teacher.tokens * (size_of::<u32>() + size_of::<f32>())) as f64;
+        let each =
+            learned / trial.len().max(1) as f64 * (teacher.tokens * (size_of::<u32>() + size_of::<f32>())) as f64;
         let most = each * rollouts as f64 / GIB;
         writeln!(
             out,

@@ -6,24 +6,31 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
+use waymark_runtime::assembly;
 
+use crate::data::scripted;
+use crate::decline_writer::DeclineWriter;
+use crate::hash;
 use crate::mode_table::{MIN_TRAJECTORIES, ModeTable};
 use crate::run::durable;
 use crate::sample::Sample;
 use crate::sample_filter::SampleFilter;
 use crate::store;
 
-/// Selects a policy's own successful trajectories, for imitation.
+/// Selects a policy's own trajectories, for imitation.
 ///
 /// A trajectory is kept if the policy gave a gold answer without being forced to answer, if every turn was valid, and
 /// if no search was repeated. `train sft` trains on the kept trajectories like on any others, so that the next policy
 /// does more often what an earlier one found by chance. With --wrong the answer need not be gold: this teaches a policy
-/// that goes round in circles to finish.
+/// that goes round in circles to finish. With --decline the answers are those that the policy made up, and a plain
+/// statement takes their place: this teaches it to say that it found nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
   train keep runs/stage1/samples.jsonl --dataset 2wiki_train --searches 2-3 --out kept.jsonl
-  train sft --recipe training/recipes/routerag-smollm2.toml --init runs/sft --data kept.jsonl --out runs/kept")]
+  train keep runs/stage1/samples.jsonl --decline --out declined.jsonl
+  train sft --recipe training/recipes/routerag-smollm2.toml --init runs/sft --data kept.jsonl \\
+            --data declined.jsonl --out runs/kept")]
 pub(crate) struct Args {
     /// Files of samples written by `train rollout` or `train grpo`.
     #[arg(required = true, value_name = "FILE")]
@@ -46,6 +53,19 @@ pub(crate) struct Args {
     #[arg(long)]
     wrong: bool,
 
+    /// Keep wrong answers instead, where nothing that the policy was shown contains a gold answer, and replace the last
+    /// turn by a statement that nothing was found.
+    #[arg(long, conflicts_with_all = ["wrong", "contested", "by_kind"])]
+    decline: bool,
+
+    /// Base model whose tokenizer writes the statements of --decline.
+    #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
+    model: String,
+
+    /// Directory for downloaded weights. Defaults to the user's cache directory.
+    #[arg(long, env = "WAYMARK_CACHE", value_name = "DIR")]
+    cache: Option<PathBuf>,
+
     /// Keep only trajectories of contested questions: those with at least one other trajectory that would not be kept,
     /// even if --searches allowed any number.
     #[arg(long)]
@@ -61,7 +81,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 2)]
     per_question: usize,
 
-    /// Seed of the choice among the trajectories of a question that exceed --per-question.
+    /// Seed of the choice among the trajectories of a question that exceed --per-question, and of the words of --decline.
     #[arg(long, default_value_t = 42)]
     seed: u64,
 }
@@ -81,18 +101,25 @@ impl Args {
         if self.by_kind {
             self.choose_modes(&mut samples)?;
         }
+        if self.decline {
+            self.replace_answers(&mut samples)?;
+        }
         // Copied before the range moves into the filter, for the error message.
         let least = *self.searches.start();
         let most = *self.searches.end();
         let sieve = SampleFilter {
             searches: self.searches,
-            wrong: self.wrong,
+            wrong: self.wrong || self.decline,
             contested: self.contested,
             per_question: self.per_question,
             seed: self.seed,
         };
         let kept = sieve.keep(&samples);
-        let end = if self.wrong { "finished" } else { "was right" };
+        let end = match (self.wrong, self.decline) {
+            (_, true) => "was wrong on evidence without a gold answer (--decline), and finished",
+            (true, false) => "finished",
+            (false, false) => "was right",
+        };
         let among = if self.contested {
             " and belongs to a question with another trajectory that would not be kept (--contested)"
         } else {
@@ -126,6 +153,24 @@ impl Args {
         );
         samples.iter_mut().for_each(Sample::adopt_modes);
         Ok(())
+    }
+
+    /// Keeps only answers that the policy made up, and replaces them by statements that nothing was found.
+    fn replace_answers(&self, samples: &mut Vec<Sample>) -> anyhow::Result<()> {
+        let (checkpoint, _) = assembly::checkpoint(&self.model, self.cache.clone())?;
+        let vocabulary = hash::vocabulary(&checkpoint.tokenizer);
+        let foreign = samples.iter().find(|sample| sample.tokenizer.as_ref().is_some_and(|own| *own != vocabulary));
+        if let Some(sample) = foreign {
+            bail!(
+                "the trajectory {:?} has another vocabulary than --model {}: give the base model of its policy",
+                sample.id,
+                self.model
+            );
+        }
+        let turn_end = scripted::turn_end(&checkpoint.tokenizer, checkpoint.template.as_ref(), &checkpoint.eos);
+        let writer = DeclineWriter { tokenizer: &checkpoint.tokenizer, turn_end, seed: self.seed };
+        samples.retain(|sample| writer.applies(sample));
+        Ok(samples.iter_mut().try_for_each(|sample| writer.rewrite(sample))?)
     }
 
     /// Fails if --dataset names a data set without trajectories.

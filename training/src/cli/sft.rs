@@ -100,9 +100,9 @@ impl Args {
         }
         let held_out = read(&self.held_out)?;
         let question = |sample: &Sample| (sample.dataset.clone(), sample.question.clone());
-        let learnt: HashSet<(String, String)> = samples.iter().map(question).collect();
+        let learned: HashSet<(String, String)> = samples.iter().map(question).collect();
         // Compared by question text, because two files may give the same question different IDs.
-        if let Some((_, both)) = held_out.iter().map(question).find(|question| learnt.contains(question)) {
+        if let Some((_, both)) = held_out.iter().map(question).find(|question| learned.contains(question)) {
             bail!("--held-out: the question {both:?} is in --data too: remove it from one of them");
         }
         Ok(SftDataset::given(&samples, &held_out, settings, recipe.seed)?)

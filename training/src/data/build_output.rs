@@ -77,7 +77,7 @@ impl BuildOutputError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleSplit {
     /// Training samples.
-    Learnt,
+    Learned,
     /// Held-out samples.
     Held,
 }
@@ -85,21 +85,21 @@ pub enum SampleSplit {
 /// Questions by file: IDs of one data set, or the words of all questions.
 #[derive(Debug, Default)]
 struct SplitQuestions {
-    learnt: HashSet<String>,
+    learned: HashSet<String>,
     held: HashSet<String>,
 }
 
 impl SplitQuestions {
     fn note(&mut self, question: String, place: SampleSplit) {
         match place {
-            SampleSplit::Learnt => self.learnt.insert(question),
+            SampleSplit::Learned => self.learned.insert(question),
             SampleSplit::Held => self.held.insert(question),
         };
     }
 
     /// First question in both files, in alphabetical order.
     fn both(&self) -> Option<&String> {
-        self.learnt.intersection(&self.held).min()
+        self.learned.intersection(&self.held).min()
     }
 }
 
@@ -137,13 +137,13 @@ impl BuildOutput {
             lock.open(&facts)
         };
         let mut output = BuildOutput {
-            out: open(out_lock, "learnt")?,
+            out: open(out_lock, "learned")?,
             held: open(held_lock, "held out")?,
             samples: HashMap::new(),
             questions: HashMap::new(),
             asked: SplitQuestions::default(),
         };
-        for (path, place) in [(out, SampleSplit::Learnt), (held, SampleSplit::Held)] {
+        for (path, place) in [(out, SampleSplit::Learned), (held, SampleSplit::Held)] {
             for sample in SampleReader::open(path)? {
                 output.note(&sample?, place);
             }
@@ -165,10 +165,10 @@ impl BuildOutput {
         let known = self.questions.get(dataset).unwrap_or(&none);
         let words = normalized(question);
         match (known.held.len() < held_out, known.held.contains(id)) {
-            (true, _) if !known.learnt.contains(id) && !self.asked.learnt.contains(&words) => Some(SampleSplit::Held),
+            (true, _) if !known.learned.contains(id) && !self.asked.learned.contains(&words) => Some(SampleSplit::Held),
             // The question is held out, but enough are, or its words are trained on. A training sample would leak it.
             (_, true) => None,
-            _ => Some(SampleSplit::Learnt).filter(|_| !self.asked.held.contains(&words)),
+            _ => Some(SampleSplit::Learned).filter(|_| !self.asked.held.contains(&words)),
         }
     }
 
@@ -178,7 +178,7 @@ impl BuildOutput {
     /// [`StoreError::Io`].
     pub fn append(&mut self, sample: &Sample, place: SampleSplit) -> Result<(), StoreError> {
         match place {
-            SampleSplit::Learnt => self.out.append(sample)?,
+            SampleSplit::Learned => self.out.append(sample)?,
             SampleSplit::Held => self.held.append(sample)?,
         }
         self.note(sample, place);
@@ -255,7 +255,7 @@ mod tests {
         let busy = BuildOutput::open(&dir.path().join("other.jsonl"), &held, &facts(1)).unwrap_err();
         assert!(matches!(busy, BuildOutputError::SampleFile(SampleFileError::Busy { .. })), "{busy}");
         assert!(!dir.path().join("other.jsonl").exists(), "nothing was written");
-        output.append(&sample("a", 0), SampleSplit::Learnt).unwrap();
+        output.append(&sample("a", 0), SampleSplit::Learned).unwrap();
         output.append(&sample("b", 0), SampleSplit::Held).unwrap();
         drop(output);
 
@@ -287,18 +287,18 @@ mod tests {
         let mut output = BuildOutput::open(&out, &held, &facts(1)).unwrap();
         let place = |output: &BuildOutput, id: &str, held| output.split_for("d", id, &format!("What of {id}?"), held);
         assert_eq!(place(&output, "a", 2), Some(SampleSplit::Held));
-        assert_eq!(place(&output, "a", 0), Some(SampleSplit::Learnt));
+        assert_eq!(place(&output, "a", 0), Some(SampleSplit::Learned));
         output.append(&sample("a", 0), SampleSplit::Held).unwrap();
-        output.append(&sample("b", 0), SampleSplit::Learnt).unwrap();
+        output.append(&sample("b", 0), SampleSplit::Learned).unwrap();
         // More held-out questions are wanted now than when b was added.
-        assert_eq!(place(&output, "b", 2), Some(SampleSplit::Learnt));
+        assert_eq!(place(&output, "b", 2), Some(SampleSplit::Learned));
         assert_eq!(place(&output, "c", 2), Some(SampleSplit::Held));
         assert_eq!(place(&output, "a", 2), Some(SampleSplit::Held));
         assert_eq!(place(&output, "a", 1), None);
         drop(output);
 
         let output = BuildOutput::open(&out, &held, &facts(1)).unwrap();
-        assert_eq!((place(&output, "a", 1), place(&output, "b", 9)), (None, Some(SampleSplit::Learnt)));
+        assert_eq!((place(&output, "a", 1), place(&output, "b", 9)), (None, Some(SampleSplit::Learned)));
         drop(output);
         SampleWriter::open(&out).unwrap().append(&sample("a", 1)).unwrap();
         let error = BuildOutput::open(&out, &held, &facts(1)).unwrap_err().to_string();
@@ -312,18 +312,18 @@ mod tests {
         let held = dir.path().join("held.jsonl");
         let mut output = BuildOutput::open(&out, &held, &facts(1)).unwrap();
         output.append(&of("d", "a", "Who was Ann Lee?", 0), SampleSplit::Held).unwrap();
-        output.append(&of("d", "b", "Who was Bob Ray?", 0), SampleSplit::Learnt).unwrap();
+        output.append(&of("d", "b", "Who was Bob Ray?", 0), SampleSplit::Learned).unwrap();
         drop(output);
         // The decisions are the same before and after an interruption.
         let mut output = BuildOutput::open(&out, &held, &facts(1)).unwrap();
         assert_eq!(output.split_for("e", "1", "who was ann lee", 0), None);
         assert_eq!(output.split_for("e", "1", "Who was Ann Lee?", 1), Some(SampleSplit::Held));
-        assert_eq!(output.split_for("e", "2", "Who was Bob Ray ?", 1), Some(SampleSplit::Learnt));
-        assert_eq!(output.split_for("e", "3", "Who was Tom Lee?", 0), Some(SampleSplit::Learnt));
+        assert_eq!(output.split_for("e", "2", "Who was Bob Ray ?", 1), Some(SampleSplit::Learned));
+        assert_eq!(output.split_for("e", "3", "Who was Tom Lee?", 0), Some(SampleSplit::Learned));
         // A training question gets no sample with held-out words, and a held-out question none with training words.
         assert_eq!(output.split_for("d", "b", "Who was Ann Lee?", 1), None);
         assert_eq!(output.split_for("d", "a", "Who was Bob Ray?", 2), None);
-        output.append(&of("e", "1", "Who was Ann Lee?", 1), SampleSplit::Learnt).unwrap();
+        output.append(&of("e", "1", "Who was Ann Lee?", 1), SampleSplit::Learned).unwrap();
         drop(output);
         let error = BuildOutput::open(&out, &held, &facts(1)).unwrap_err().to_string();
         assert!(error.contains("\"who was ann lee\" is asked in") && error.contains("held.jsonl"), "{error}");

@@ -114,6 +114,17 @@ pub fn missed(rng: &mut impl Rng, hop: &Hop, shown: &[ShownEvidence<'_>]) -> Str
     }
 }
 
+/// Statement that the last evidence does not hold what the question asks for.
+pub fn absent(rng: &mut impl Rng, shown: &[ShownEvidence<'_>]) -> String {
+    const ABOUT: &[&str] =
+        &["Doc 1 is about {0}, and no document tells what I need.", "{0} is not what I need, and neither is the rest."];
+    const NONE: &[&str] = &["None of this tells what I need.", "I cannot find what I need in this evidence."];
+    match shown.first().filter(|first| first.is_document() && !first.title().is_empty()) {
+        Some(first) => pick(rng, ABOUT, &[first.title()]),
+        None => pick(rng, NONE, &[]),
+    }
+}
+
 /// Announcement of another search after a miss.
 pub fn again(rng: &mut impl Rng, mode: Mode, same_mode: bool) -> String {
     let forms: &[&str] = match (same_mode, mode) {
@@ -155,6 +166,13 @@ pub fn resignation(rng: &mut impl Rng, hop: &Hop) -> String {
         "I stop searching. Without {0} I cannot answer.",
     ];
     pick(rng, FORMS, &[&hop.need])
+}
+
+/// Reason for a last turn that states that nothing was found, where it is not known what was looked for.
+pub fn refusal(rng: &mut impl Rng) -> String {
+    const FORMS: &[&str] =
+        &["I should say so instead of guessing.", "I must not make up an answer.", "Without it I cannot answer."];
+    pick(rng, FORMS, &[])
 }
 
 /// Answer that states that nothing was found.

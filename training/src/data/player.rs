@@ -6,10 +6,10 @@ use tokio::sync::mpsc;
 use waymark_agent::{
     AgentError, Conversation, Episode, EpisodeEnd, EpisodeOptions, MAX_WITHOUT, Policy, Runtime, Search, Timings,
 };
-use waymark_models::chat::{ChatTemplate, Message};
-use waymark_models::tokenizer::{Specials, Tokenizer};
+use waymark_models::chat::ChatTemplate;
+use waymark_models::tokenizer::Tokenizer;
 
-use super::scripted::ScriptedGenerator;
+use super::scripted::{self, ScriptedGenerator};
 use super::teacher::{DropReason, LessonTeacher, TeacherEnding, TeacherSettings};
 use crate::hash::fnv1a;
 use crate::lessons::lesson::Lesson;
@@ -63,7 +63,7 @@ impl LessonPlayer {
         }
         let teacher = Arc::new(Mutex::new(teacher));
         let generator = ScriptedGenerator::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context)
-            .with_turn_end(self.turn_end());
+            .with_turn_end(scripted::turn_end(&self.tokenizer, self.template.as_deref(), &self.eos));
         let tokenizer = self.tokenizer.clone();
         let template = self.template.clone();
         let eos = self.eos.clone();
@@ -102,15 +102,6 @@ impl LessonPlayer {
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
         let guessed = ending == TeacherEnding::Guessed;
         Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, without, ..sample }))
-    }
-
-    /// End token that the chat template writes after a reply; without a template, the first one. `None` if there are no
-    /// end tokens.
-    fn turn_end(&self) -> Option<u32> {
-        let reply = [Message::new("user", "a"), Message::new("assistant", "b")];
-        let text = self.template.as_ref().and_then(|template| template.render(&reply, false).ok());
-        let ids = text.and_then(|text| self.tokenizer.encode(&text, Specials::Parse).ok()).unwrap_or_default();
-        ids.into_iter().rev().find(|id| self.eos.contains(id)).or_else(|| self.eos.first().copied())
     }
 
     fn task(&self, lesson: &Lesson, dataset: &str, seed: u64) -> SampleTask {

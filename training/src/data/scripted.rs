@@ -7,7 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use waymark_agent::{Generator, SessionSource, Steps};
 use waymark_engine::{EngineError, Generate, Matcher, Origin, SessionOptions, Token, TokenStep, TurnFinish};
+use waymark_models::chat::{ChatTemplate, Message};
 use waymark_models::tokenizer::{Specials, Tokenizer};
+
+/// End token that the chat template writes after a reply; without a template, the first of `eos`. `None` if there are no
+/// end tokens.
+pub fn turn_end(tokenizer: &Tokenizer, template: Option<&ChatTemplate>, eos: &[u32]) -> Option<u32> {
+    let reply = [Message::new("user", "a"), Message::new("assistant", "b")];
+    let text = template.and_then(|template| template.render(&reply, false).ok());
+    let ids = text.and_then(|text| tokenizer.encode(&text, Specials::Parse).ok()).unwrap_or_default();
+    ids.into_iter().rev().find(|id| eos.contains(id)).or_else(|| eos.first().copied())
+}
 
 /// Author of the turns of an episode.
 pub trait Author: Send {

@@ -147,13 +147,13 @@ mod tests {
         let samples = [sample("b", 1, &[]), sample("a", 1, &[("b", 1), ("b", 0)])];
         samples.iter().for_each(|sample| writer.append(sample).unwrap());
         let round = Round::read(&path, 1).unwrap();
-        let mut learnt: Vec<[Vec<bool>; 2]> = round
+        let mut learned: Vec<[Vec<bool>; 2]> = round
             .batch(0, 2, |_| 1)
             .iter()
-            .map(|pair| [pair.chosen, pair.rejected].map(|side| side.sequences[0].learnt.clone()))
+            .map(|pair| [pair.chosen, pair.rejected].map(|side| side.sequences[0].learned.clone()))
             .collect();
-        learnt.sort();
+        learned.sort();
         let [late, early] = [vec![false, false, false, false, true], vec![false, true, true, false, true]];
-        assert_eq!(learnt, [[late.clone(), late], [early.clone(), early]]);
+        assert_eq!(learned, [[late.clone(), late], [early.clone(), early]]);
     }
 }

@@ -144,7 +144,7 @@ impl DpoTraining<'_> {
             .flat_map(|&member| batch[member].sample.views().into_iter().map(move |view| (member, view)))
             .collect();
         let sequences: Vec<TrainingSequence<'_>> =
-            views.iter().map(|(_, SampleView { tokens, learnt, .. })| TrainingSequence { tokens, learnt }).collect();
+            views.iter().map(|(_, SampleView { tokens, learned, .. })| TrainingSequence { tokens, learned }).collect();
         let tokens = self.settings.pack_tokens;
         let likelihoods = match self.settings.reference {
             DpoReference::None => return Ok(vec![None; pairs.len()]),

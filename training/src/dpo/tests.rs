@@ -222,13 +222,13 @@ async fn a_ranker_is_trained_and_measured_without_changing_the_policy() {
     assert!(heads(&plain).is_none());
     let found = heads(&ranked).unwrap();
     assert!(found.values.len() == 7 * 64 && found.values.iter().any(|&value| value != 0.0));
-    let learnt = numbers(&ranked, "ranker_pairs");
+    let learned = numbers(&ranked, "ranker_pairs");
     let measured = numbers(&ranked, "ranker_held_out");
     // A question has no pair if the policy always gives the same answer.
     let held = measured.iter().filter(|&&pairs| pairs > 0.0).count();
-    assert!(learnt.len() == 3 && held > 1 && learnt.iter().all(|&pairs| pairs > 0.0), "{learnt:?} {measured:?}");
+    assert!(learned.len() == 3 && held > 1 && learned.iter().all(|&pairs| pairs > 0.0), "{learned:?} {measured:?}");
     // The ranker started anew with the second stage: two epochs of eight pairs per step.
-    assert_eq!(found.optimizer.steps(), 2 * (learnt[2] as u64).div_ceil(8));
+    assert_eq!(found.optimizer.steps(), 2 * (learned[2] as u64).div_ceil(8));
     assert_eq!((numbers(&ranked, "ranker_loss").len(), numbers(&ranked, "ranker_accuracy/answer").len()), (held, held));
     // Its scores of both sides of each pair are stored.
     let samples = store::read(&ranked.join("samples.jsonl")).unwrap();

@@ -133,9 +133,9 @@ mod tests {
         let mut learner = tiny::learner(&weights);
         tiny::nudge(&mut learner);
         // Two pairs share a prompt, and the third pair shares a trajectory with the first.
-        let (tokens, learnt) = tiny::forest(VOCAB);
+        let (tokens, learned) = tiny::forest(VOCAB);
         let masked: Vec<MaskedSequence> =
-            tokens.into_iter().zip(learnt).map(|(tokens, learnt)| MaskedSequence { tokens, learnt }).collect();
+            tokens.into_iter().zip(learned).map(|(tokens, learned)| MaskedSequence { tokens, learned }).collect();
         let side = |at: usize| {
             // One trajectory consists of two sequences.
             let sequences = if at == 3 { &masked[3..] } else { &masked[at..=at] };

@@ -218,7 +218,7 @@ impl TeacherView {
     }
 
     fn sequence(&self) -> TrainingSequence<'_> {
-        TrainingSequence { tokens: &self.tokens, learnt: &self.scored }
+        TrainingSequence { tokens: &self.tokens, learned: &self.scored }
     }
 
     /// Position in the trajectory of a response token of the view.

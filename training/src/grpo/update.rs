@@ -186,7 +186,7 @@ mod tests {
             (token, Likeliest::of(&logits, 6))
         };
         let of = |(at, sequence): (usize, &TrainingSequence<'_>)| {
-            let tokens = (1..sequence.tokens.len()).filter(|&token| sequence.learnt[token] && token % 2 == 0);
+            let tokens = (1..sequence.tokens.len()).filter(|&token| sequence.learned[token] && token % 2 == 0);
             [1, 3, 4].contains(&at).then(|| TeacherTargets { by_token: tokens.map(teacher_targets).collect() })
         };
         sequences.iter().enumerate().map(of).collect()
@@ -257,9 +257,9 @@ mod tests {
         let weights = tiny::weights(temp.path(), VOCAB);
         let mut learner = tiny::learner(&weights);
         tiny::nudge(&mut learner);
-        let (tokens, learnt) = tiny::forest(VOCAB);
+        let (tokens, learned) = tiny::forest(VOCAB);
         let sequences: Vec<TrainingSequence<'_>> =
-            tokens.iter().zip(&learnt).map(|(tokens, learnt)| TrainingSequence { tokens, learnt }).collect();
+            tokens.iter().zip(&learned).map(|(tokens, learned)| TrainingSequence { tokens, learned }).collect();
         let settings = settings();
         // The ratios lie within the clip bounds and beyond both of them, but none is near a bound.
         let now = super::super::logprobs(&mut learner, &sequences, 1000, false).unwrap();

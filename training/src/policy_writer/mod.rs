@@ -280,11 +280,11 @@ mod tests {
         std::fs::write(temp.path().join("optimizer.bin"), "not of a model").unwrap();
         let dir = temp.path().join("policy");
         write(&dir, &first, &recipe, &TrainingRecord::default(), base(temp.path())).unwrap();
-        let learnt = Weights::open(&dir.join("model")).unwrap();
-        assert_eq!(learner(&learnt).values(), first.values());
+        let learned = Weights::open(&dir.join("model")).unwrap();
+        assert_eq!(learner(&learned).values(), first.values());
         assert!(dir.join("model/tokenizer.json").is_file() && !dir.join("model/optimizer.bin").exists());
         let policy = Policy::open(&dir).unwrap();
-        assert_eq!((policy.base_id.clone(), policy.model_dir()), (Some(learnt.id()), Some(dir.join("model"))));
+        assert_eq!((policy.base_id.clone(), policy.model_dir()), (Some(learned.id()), Some(dir.join("model"))));
         assert_eq!((policy.base.as_deref(), policy.adapter_dir), (Some("model"), None));
     }
 
@@ -325,8 +325,8 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
         let policy = temp.path().join("policy");
         write(&policy, &learner, &tiny::recipe(temp.path()), &TrainingRecord::default(), base(temp.path())).unwrap();
         let tokens: Vec<u32> = (0..40).map(|at| (at * at + 3) % 48).collect();
-        let learnt = vec![true; tokens.len()];
-        let packed = crate::pack::pack(&[crate::pack::TrainingSequence { tokens: &tokens, learnt: &learnt }]);
+        let learned = vec![true; tokens.len()];
+        let packed = crate::pack::pack(&[crate::pack::TrainingSequence { tokens: &tokens, learned: &learned }]);
         let own = learner.score(&packed.pack, false).unwrap();
         let base = learner.score(&packed.pack, true).unwrap();
         let output = std::process::Command::new(python)

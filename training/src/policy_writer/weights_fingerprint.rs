@@ -15,8 +15,8 @@ use crate::pack::{TrainingSequence, pack};
 /// # Errors
 /// If the learner cannot score the text of the fingerprint, or `policy.toml` cannot be written.
 pub fn add_fingerprint(dir: &Path, learner: &mut Learner, base: BaseModel<'_>) -> Result<(), TrainError> {
-    let learnt = vec![true; base.probe.len()];
-    let packed = pack(&[TrainingSequence { tokens: base.probe, learnt: &learnt }]);
+    let learned = vec![true; base.probe.len()];
+    let packed = pack(&[TrainingSequence { tokens: base.probe, learned: &learned }]);
     let logprobs = learner.score(&packed.pack, false)?.iter().map(|score| score.logprob).collect();
     let written = fingerprint::of_scores(base.probe.to_vec(), logprobs)
         .and_then(|fingerprint| fingerprint::write(&dir.join("policy.toml"), &fingerprint));

@@ -182,7 +182,7 @@ fn read(bytes: &[u8], settings: Optimizer) -> Result<RunCheckpoint, String> {
         let whole = view.dtype() == Dtype::F32;
         if whole { Ok(floats(view.data())) } else { Err(format!("`{name}` is not f32")) }
     };
-    let learnt = |[values, first, second]: [&str; 3], updates: &str| -> Result<RankerState, String> {
+    let learned = |[values, first, second]: [&str; 3], updates: &str| -> Result<RankerState, String> {
         let updates = updates.parse::<u64>().map_err(|_| "the number of updates is not an integer".to_owned())?;
         let values = tensor(values)?;
         let first = tensor(first)?;
@@ -197,10 +197,10 @@ fn read(bytes: &[u8], settings: Optimizer) -> Result<RunCheckpoint, String> {
         }
         Ok(RankerState { values, optimizer: AdamW::resume(settings, first, second, updates) })
     };
-    let RankerState { values, optimizer } = learnt(["values", "first", "second"], fact(UPDATES)?)?;
+    let RankerState { values, optimizer } = learned(["values", "first", "second"], fact(UPDATES)?)?;
     let ranker_updates = facts.get(RANKER_UPDATES);
     let ranker =
-        ranker_updates.map(|updates| learnt(["ranker", "ranker_first", "ranker_second"], updates)).transpose()?;
+        ranker_updates.map(|updates| learned(["ranker", "ranker_first", "ranker_second"], updates)).transpose()?;
     Ok(RunCheckpoint { state, values, optimizer, ranker })
 }
 

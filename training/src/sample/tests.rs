@@ -85,10 +85,10 @@ proptest! {
         let prompt = prompt.min(tokens.len());
         let sample = Sample::from_trajectory(trajectory(tokens.clone(), prompt, ""), SampleTask::default());
         let asked = sample.forced_answer().unwrap_or(tokens.len());
-        let learnt = |(at, token): (usize, &Token)| {
+        let learned = |(at, token): (usize, &Token)| {
             (prompt..asked).contains(&at) && token.origin == Origin::Policy && !token.forced
         };
-        let mask: Vec<bool> = tokens.iter().enumerate().map(learnt).collect();
+        let mask: Vec<bool> = tokens.iter().enumerate().map(learned).collect();
         prop_assert_eq!(sample.loss_mask(), mask);
         let logprobs: Vec<_> = tokens.iter().map(|token| token.logprob).collect();
         prop_assert_eq!(sample.sampled_logprobs(), logprobs);
@@ -157,14 +157,14 @@ fn withdrawn() -> Sample {
 }
 
 #[test]
-fn each_token_is_learnt_once_in_sight_of_what_was_seen() {
+fn each_token_is_learned_once_in_sight_of_what_was_seen() {
     let sample = withdrawn();
     assert_eq!(sample.flaw(), None);
     let views = sample.views();
-    let learnt = |view: &SampleView| -> Vec<usize> {
-        view.positions.iter().zip(&view.learnt).filter(|(_, learnt)| **learnt).map(|(at, _)| *at).collect()
+    let learned = |view: &SampleView| -> Vec<usize> {
+        view.positions.iter().zip(&view.learned).filter(|(_, learned)| **learned).map(|(at, _)| *at).collect()
     };
-    assert_eq!(views.iter().map(learnt).collect::<Vec<_>>(), [vec![2, 3, 7, 10], vec![12, 13], vec![15, 16]]);
+    assert_eq!(views.iter().map(learned).collect::<Vec<_>>(), [vec![2, 3, 7, 10], vec![12, 13], vec![15, 16]]);
     let seen = [(0..11).collect(), (0..8).chain(10..14).collect(), (0..4).chain([7]).chain(10..17).collect()];
     let seen: [Vec<usize>; 3] = seen;
     for (view, seen) in views.iter().zip(seen) {
@@ -184,7 +184,7 @@ fn without_hidden_evidence_there_is_one_view() {
     for tokens in [tokens, Vec::new()] {
         let sample = Sample::from_trajectory(trajectory(tokens, 0, ""), SampleTask::default());
         let [view] = &sample.views()[..] else { panic!("several views") };
-        assert_eq!((&view.tokens, &view.learnt), (&sample.tokens, &sample.loss_mask()));
+        assert_eq!((&view.tokens, &view.learned), (&sample.tokens, &sample.loss_mask()));
     }
 }
 

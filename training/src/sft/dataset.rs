@@ -12,20 +12,20 @@ use crate::seeding;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MaskedSequence {
     pub(crate) tokens: Vec<u32>,
-    pub(crate) learnt: Vec<bool>,
+    pub(crate) learned: Vec<bool>,
 }
 
 impl MaskedSequence {
     /// Creates the sequence of all tokens of a sample. The mask selects the tokens that the policy wrote while it saw
     /// all earlier tokens.
     pub fn new(sample: &Sample) -> Self {
-        Self { learnt: sample.loss_mask(), tokens: sample.tokens.clone() }
+        Self { learned: sample.loss_mask(), tokens: sample.tokens.clone() }
     }
 
     /// Creates one sequence for each set of tokens that the policy saw while it wrote; see [`Sample::views`]. Together,
     /// the masks select all tokens that the policy wrote.
     pub fn views(sample: &Sample) -> Vec<Self> {
-        sample.views().into_iter().map(|view| Self { tokens: view.tokens, learnt: view.learnt }).collect()
+        sample.views().into_iter().map(|view| Self { tokens: view.tokens, learned: view.learned }).collect()
     }
 
     /// Same as [`views`](Self::views), masking all tokens before one of the policy's turns, counted from 0. Sequences
@@ -33,9 +33,9 @@ impl MaskedSequence {
     pub fn views_from_turn(sample: &Sample, turn: usize) -> Vec<Self> {
         let start = sample.turn_start(turn);
         let masked = |view: SampleView| {
-            let after = |(learnt, at): (bool, usize)| learnt && at >= start;
-            let learnt = view.learnt.into_iter().zip(view.positions).map(after).collect();
-            Self { tokens: view.tokens, learnt }
+            let after = |(learned, at): (bool, usize)| learned && at >= start;
+            let learned = view.learned.into_iter().zip(view.positions).map(after).collect();
+            Self { tokens: view.tokens, learned }
         };
         let mut views: Vec<Self> = sample.views().into_iter().map(masked).collect();
         if views.iter().any(|view| view.sequence().targets() > 0) {
@@ -46,7 +46,7 @@ impl MaskedSequence {
 
     /// Borrowed view for a training pass.
     pub fn sequence(&self) -> TrainingSequence<'_> {
-        TrainingSequence { tokens: &self.tokens, learnt: &self.learnt }
+        TrainingSequence { tokens: &self.tokens, learned: &self.learned }
     }
 }
 

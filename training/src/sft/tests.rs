@@ -36,8 +36,8 @@ fn dataset() -> SftDataset {
         let a = at % 6;
         let b = at / 6;
         let tokens: Vec<u32> = (0..20).chain([a + 30, b + 40, 1, b + 40, a + 30, at % 7, 9, 2]).collect();
-        let learnt = (0..tokens.len()).map(|at| (23..25).contains(&at) || at == 27).collect();
-        MaskedSequence { tokens, learnt }
+        let learned = (0..tokens.len()).map(|at| (23..25).contains(&at) || at == 27).collect();
+        MaskedSequence { tokens, learned }
     };
     SftDataset { train: (0..30).map(masked).collect(), held_out: (30..36).map(masked).collect(), dropped: 0 }
 }

@@ -8,7 +8,7 @@ use crate::data::voice::{SearchDraft, TurnDraft, Voice};
 
 /// Behavior in an episode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Behavior {
+pub(crate) enum Behavior {
     /// Finds both facts with a search each, and answers right.
     Right,
     /// A cheap bad behavior.

@@ -24,6 +24,10 @@ use serde::{Deserialize, Serialize};
 use waymark_agent::AgentError;
 use waymark_index::EmbedError;
 
+#[cfg(test)]
+pub(crate) use behavior::Behavior;
+#[cfg(test)]
+pub(crate) use play::play;
 pub use table::{StageTraps, TrapTable};
 
 /// A cheap bad behavior.

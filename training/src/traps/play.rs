@@ -34,7 +34,7 @@ impl Author for PreparedTurns {
 ///
 /// # Errors
 /// [`TrapError::Play`] if the loop cannot run with this policy.
-pub(super) async fn play(
+pub(crate) async fn play(
     behavior: Behavior,
     policy: &Policy,
     voice: &dyn Voice,

@@ -67,10 +67,8 @@ impl Blas {
 
     /// Enqueues a matrix multiplication.
     pub(crate) fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
-        let MatMul { rows, inner, columns, .. } = *product;
-        // cuBLAS knows no buffer sizes: a wrong shape would access memory beyond the buffer.
-        assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
-        if rows == 0 || columns == 0 {
+        assert_fits(product);
+        if product.rows == 0 || product.columns == 0 {
             return Ok(());
         }
         if let Some((lt, algorithm)) = self.chosen(product)
@@ -89,8 +87,7 @@ impl Blas {
     /// Enqueues a matrix multiplication in `e4m3`. Returns `false`, with nothing enqueued, if no algorithm was chosen for
     /// it, or if the one chosen for the next larger number of rows cannot compute it.
     pub(crate) fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
-        let MatMul { rows, inner, columns, .. } = *product;
-        assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
+        assert_fits(product);
         self.chosen(product).map_or(Ok(false), |(lt, algorithm)| lt.multiply(product, &algorithm))
     }
 
@@ -146,6 +143,13 @@ impl Blas {
         };
         self.cublas.check("cannot multiply matrices", status)
     }
+}
+
+/// Panics if the operands of a product are smaller than its shape. cuBLAS knows no buffer sizes: a wrong shape would access
+/// memory beyond the buffer.
+fn assert_fits(product: &MatMul) {
+    let MatMul { rows, inner, columns, .. } = *product;
+    assert!(product.fits(), "matrix multiplication operands are too small for shape ({rows}, {inner}, {columns})");
 }
 
 /// Converts a size for cuBLAS.

@@ -117,7 +117,7 @@ fn projections_without_an_adapter_pass_gradients_on() {
 }
 
 #[test]
-fn all_weights_are_not_learnt_on_a_card() {
+fn all_weights_are_not_learned_on_a_card() {
     let Some(emulator) = Emulator::new(64, 1) else { return };
     let error = learner(emulator, &toy::open(&llama()), &Tune::Full, None).unwrap_err().to_string();
     assert!(error.contains("full fine-tuning is not supported on a GPU"), "{error}");

@@ -154,7 +154,7 @@ fn replies_that_cannot_be_used_are_refused_with_the_url_and_the_model() {
 }
 
 #[test]
-fn an_endpoint_without_base64_is_learnt_once() {
+fn an_endpoint_without_base64_is_learned_once() {
     let server = ScriptedEndpoint::start(|_, body| match body.get("encoding_format") {
         Some(_) => (Some(400), None, json!({"error": {"message": "unknown field `encoding_format`"}}).to_string()),
         None => by_length(body),

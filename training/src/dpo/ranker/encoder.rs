@@ -41,7 +41,7 @@ fn encode(
         let prefix = |&(member, turn): &BranchKey| prefix(&batch[member].sample, turn, context);
         let prefixes: Vec<(Vec<u32>, Vec<bool>)> = own.iter().map(prefix).collect();
         let sequences: Vec<TrainingSequence<'_>> =
-            prefixes.iter().map(|(tokens, learnt)| TrainingSequence { tokens, learnt }).collect();
+            prefixes.iter().map(|(tokens, learned)| TrainingSequence { tokens, learned }).collect();
         for pass in passes(learner, &sequences, pack_tokens) {
             let first = pass.start;
             let packed = pack(&sequences[pass]);
@@ -98,8 +98,8 @@ mod tests {
             let tokens = &batch[member].sample.tokens;
             let end = [23, 29][turn];
             let tokens: Vec<u32> = tokens[..end].iter().copied().chain([9]).collect();
-            let learnt: Vec<bool> = (0..=end).map(|at| at == end).collect();
-            let alone = pack(&[TrainingSequence { tokens: &tokens, learnt: &learnt }]).pack;
+            let learned: Vec<bool> = (0..=end).map(|at| at == end).collect();
+            let alone = pack(&[TrainingSequence { tokens: &tokens, learned: &learned }]).pack;
             let alone = learner.states(&alone, true).unwrap().remove(0);
             assert!(state.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-4), "{member} {turn}");
         }
@@ -115,9 +115,9 @@ mod tests {
     #[test]
     fn a_trajectory_that_fills_the_context_loses_its_last_token() {
         let sample = rollout(0, 3).sample;
-        let (tokens, learnt) = prefix(&sample, 1, 29);
+        let (tokens, learned) = prefix(&sample, 1, 29);
         assert_eq!((&tokens[..28], tokens.len()), (&sample.tokens[..28], 29));
-        assert_eq!((learnt.len(), learnt.iter().position(|&learnt| learnt)), (29, Some(28)));
+        assert_eq!((learned.len(), learned.iter().position(|&learned| learned)), (29, Some(28)));
         assert_eq!(prefix(&sample, 1, 30).0[..29], sample.tokens[..]);
     }
 }

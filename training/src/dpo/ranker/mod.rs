@@ -57,7 +57,7 @@ pub(super) struct RankerScores {
     pub(super) selects: bool,
     scores: BTreeMap<BranchKey, Vec<f64>>,
     /// Number of training pairs and their mean loss, each measured before its step.
-    learnt: (usize, f64),
+    learned: (usize, f64),
     measured: RankerEval,
 }
 
@@ -75,7 +75,7 @@ impl RankerScores {
 
     /// Adds the metrics of the ranker.
     pub(super) fn add_metrics(&self, row: MetricsRow) -> MetricsRow {
-        let (pairs, loss) = self.learnt;
+        let (pairs, loss) = self.learned;
         let row = row.with("ranker_pairs", pairs as f64);
         self.measured.add_metrics(if pairs > 0 { row.with("ranker_training_loss", loss) } else { row })
     }
@@ -95,19 +95,19 @@ impl DpoTraining<'_> {
         let hidden = learner.config().hidden;
         let states = self.encode(&branches(batch), batch, learner)?;
         let (pairs, held_out) = self.split_pairs(batch, ranker);
-        let mut learnt = ledger.ranker().cloned().unwrap_or_else(|| ledger.new_ranker(ranker.heads * hidden));
+        let mut learned = ledger.ranker().cloned().unwrap_or_else(|| ledger.new_ranker(ranker.heads * hidden));
         let training = RankerTraining { ranker, states: &states, hidden };
         // The ranker learns before it scores, so that its scores know this round's rewards.
-        let loss = training.learn(&mut learnt, &pairs, seeding::seed(self.seed, "ranker", step));
+        let loss = training.learn(&mut learned, &pairs, seeding::seed(self.seed, "ranker", step));
         if !loss.is_finite() {
             return Err(TrainError::Diverged { section: "dpo.ranker", step, what: "ranker loss", value: loss });
         }
-        let heads = LinearHeads::new(&learnt.values, hidden);
+        let heads = LinearHeads::new(&learned.values, hidden);
         let measured = training.measure(heads, &held_out);
         let scores = states.iter().map(|(&branch, state)| (branch, heads.score(state))).collect();
         // Set only after the loss was checked: a checkpoint never holds a diverged ranker.
-        ledger.set_ranker(Some(learnt));
-        Ok(Some(RankerScores { selects: ranker.selects, scores, learnt: (pairs.len(), loss), measured }))
+        ledger.set_ranker(Some(learned));
+        Ok(Some(RankerScores { selects: ranker.selects, scores, learned: (pairs.len(), loss), measured }))
     }
 
     /// Training pairs and held-out pairs.

@@ -40,11 +40,11 @@ pub(super) struct RankerEval {
 }
 
 impl RankerTraining<'_> {
-    /// Trains `learnt` on `pairs` in orders determined by `seed`. Returns the mean loss, each pair measured before its
+    /// Trains `learned` on `pairs` in orders determined by `seed`. Returns the mean loss, each pair measured before its
     /// step; 0 without pairs.
-    pub(super) fn learn(&self, learnt: &mut RankerState, pairs: &[BranchPair], seed: u64) -> f64 {
+    pub(super) fn learn(&self, learned: &mut RankerState, pairs: &[BranchPair], seed: u64) -> f64 {
         let Ranker { epochs, batch, learning_rate, .. } = *self.ranker;
-        let RankerState { values, optimizer } = learnt;
+        let RankerState { values, optimizer } = learned;
         let mut sum = 0.0;
         for epoch in 0..epochs as u64 {
             let order = seeding::shuffled(pairs.len(), seeding::seed(seed, "epoch", epoch));
@@ -145,7 +145,7 @@ mod tests {
         (0..PAIRS).map(pair).collect()
     }
 
-    fn learnt(heads: usize, optimizer: Optimizer) -> RankerState {
+    fn learned(heads: usize, optimizer: Optimizer) -> RankerState {
         let values = vec![0.0; 2 * heads];
         RankerState {
             optimizer: AdamW::new(Optimizer { clip: 0.0, weight_decay: 0.0, ..optimizer }, values.len()),
@@ -162,10 +162,10 @@ mod tests {
         let states = states();
         let end = |heads: usize| {
             let ranker = Ranker { batch: 5, ..ranker(heads) };
-            let mut learnt = learnt(heads, Optimizer::default());
+            let mut learned = learned(heads, Optimizer::default());
             let study = RankerTraining { ranker: &ranker, states: &states, hidden: 2 };
-            let loss = study.learn(&mut learnt, &pairs(heads, false), 7);
-            (loss, learnt.values)
+            let loss = study.learn(&mut learned, &pairs(heads, false), 7);
+            (loss, learned.values)
         };
         let ((one_loss, one), (loss, seven)) = (end(1), end(HEADS));
         assert!(one[1] > 0.5 && (loss - one_loss).abs() < 1e-4, "{one:?} {loss} {one_loss}");
@@ -182,9 +182,9 @@ mod tests {
         let study = RankerTraining { ranker: &ranker, states: &states, hidden: 2 };
         let judged = pairs(HEADS, true);
         let [total, own] = [false, true].map(|own| {
-            let mut learnt = learnt(HEADS, Optimizer::default());
-            study.learn(&mut learnt, &pairs(HEADS, own), 7);
-            study.measure(LinearHeads::new(&learnt.values, 2), &judged)
+            let mut learned = learned(HEADS, Optimizer::default());
+            study.learn(&mut learned, &pairs(HEADS, own), 7);
+            study.measure(LinearHeads::new(&learned.values, 2), &judged)
         });
         // The judged labels of the first head alternate with the first number, the others do not.
         assert_eq!((total.heads[0], total.heads[1]), (Some(0.5), Some(1.0)));
@@ -201,16 +201,16 @@ mod tests {
         let ranker = Ranker { learning_rate: 0.0, epochs: 1, ..ranker(HEADS) };
         let study = RankerTraining { ranker: &ranker, states: &states, hidden: 2 };
         // With β₁ = 0, the first moment after one step is the gradient itself.
-        let mut learnt = learnt(HEADS, Optimizer { betas: (0.0, 0.0), ..Optimizer::default() });
-        learnt.values.iter_mut().enumerate().for_each(|(at, value)| *value = ((at * 7) % 5) as f32 * 0.2 - 0.4);
+        let mut learned = learned(HEADS, Optimizer { betas: (0.0, 0.0), ..Optimizer::default() });
+        learned.values.iter_mut().enumerate().for_each(|(at, value)| *value = ((at * 7) % 5) as f32 * 0.2 - 0.4);
         let mut pairs = pairs(HEADS, true);
         pairs[3].labels[2] = HeadLabel::Neither;
-        let loss = study.learn(&mut learnt, &pairs, 7);
+        let loss = study.learn(&mut learned, &pairs, 7);
         let at = |values: &[f32]| study.measure(LinearHeads::new(values, 2), &pairs).loss;
-        assert!((loss - at(&learnt.values)).abs() < 1e-12);
-        for (place, &gradient) in learnt.optimizer.moments().0.iter().enumerate() {
+        assert!((loss - at(&learned.values)).abs() < 1e-12);
+        for (place, &gradient) in learned.optimizer.moments().0.iter().enumerate() {
             let moved = |step: f32| {
-                let mut values = learnt.values.clone();
+                let mut values = learned.values.clone();
                 values[place] += step;
                 at(&values)
             };
@@ -224,9 +224,9 @@ mod tests {
         let states = BranchStates::new();
         let ranker = ranker(1);
         let study = RankerTraining { ranker: &ranker, states: &states, hidden: 2 };
-        let mut learnt = learnt(1, Optimizer::default());
-        assert_eq!((study.learn(&mut learnt, &[], 7), learnt.optimizer.steps()), (0.0, 0));
-        let row = study.measure(LinearHeads::new(&learnt.values, 2), &[]).add_metrics(MetricsRow::new(1, "dpo1", 0.0));
+        let mut learned = learned(1, Optimizer::default());
+        assert_eq!((study.learn(&mut learned, &[], 7), learned.optimizer.steps()), (0.0, 0));
+        let row = study.measure(LinearHeads::new(&learned.values, 2), &[]).add_metrics(MetricsRow::new(1, "dpo1", 0.0));
         assert_eq!(row.values.into_iter().collect::<Vec<_>>(), [("ranker_held_out".to_owned(), 0.0)]);
     }
 }

@@ -72,14 +72,14 @@ async fn all_weights_train_and_the_engine_uses_them_at_once() {
     let stale = logprobs(&mut tiny::whole(&weights), &sequences, 1000, false).unwrap();
     let apart = |(sample, stale): (&Sample, &Vec<f32>)| {
         let sampled = sample.sampled_logprobs().into_iter().zip(sample.loss_mask()).zip(stale);
-        sampled.filter_map(|((own, learnt), stale)| Some((own.filter(|_| learnt)? - stale).abs())).fold(0.0, f32::max)
+        sampled.filter_map(|((own, learned), stale)| Some((own.filter(|_| learned)? - stale).abs())).fold(0.0, f32::max)
     };
     let most = samples[11 * 24..].iter().zip(&stale).map(apart).fold(0.0, f32::max);
     assert!(most > 0.1, "the weights before would say the same: {most}");
     for parameter in first.parameters() {
         let name = &parameter.name;
         let range = parameter.range.clone();
-        assert!(first.values()[range.clone()] != last[range], "{name} has learnt nothing");
+        assert!(first.values()[range.clone()] != last[range], "{name} has learned nothing");
     }
 }
 
@@ -120,14 +120,14 @@ fn flat_groups_carry_no_policy_gradient() {
     let weights = tiny::weights(temp.path(), 48);
     let loss = PolicyLossTerms { kl: 0.0, entropy: 0.0, ..PolicyLossTerms::default() };
     let settings = Grpo { loss, ..settings() };
-    let learnt: Vec<bool> = (0..30).map(|at| at >= 20).collect();
+    let learned: Vec<bool> = (0..30).map(|at| at >= 20).collect();
     let tokens: Vec<Vec<u32>> =
         // The first 20 tokens, the prompt, are the same in all trajectories; `own` changes the rest.
         (0..12u32).map(|own| (0..30).map(|at| (at * (1 + at / 20 * own)) % 48).collect()).collect();
     let gradients = |skip: bool| {
         let mut learner = tiny::learner(&weights);
         let sequences: Vec<_> =
-            tokens.iter().map(|tokens| crate::pack::TrainingSequence { tokens, learnt: &learnt }).collect();
+            tokens.iter().map(|tokens| crate::pack::TrainingSequence { tokens, learned: &learned }).collect();
         let old = logprobs(&mut learner, &sequences, 1000, false).unwrap();
         let flat = |own: usize| own % 6 < 3;
         let trajectory = |own: usize| LossTrajectory {

@@ -78,9 +78,9 @@ async fn log_probabilities_agree_after_observations_too() {
         let sample = &rollout.sample;
         let first = sample.origins.iter().take_while(|span| span.0 != Origin::Environment).map(|span| span.1).sum();
         assert!(sample.count(Origin::Environment) > 0, "no observation in {}", sample.text);
-        for (at, (sampled, learnt)) in sample.sampled_logprobs().into_iter().zip(sample.loss_mask()).enumerate() {
-            let Some(sampled) = sampled.filter(|_| learnt) else { continue };
-            assert!((sampled - own[at]).abs() < TOLERANCE, "token {at}: {sampled} sampled, {} learnt", own[at]);
+        for (at, (sampled, learned)) in sample.sampled_logprobs().into_iter().zip(sample.loss_mask()).enumerate() {
+            let Some(sampled) = sampled.filter(|_| learned) else { continue };
+            assert!((sampled - own[at]).abs() < TOLERANCE, "token {at}: {sampled} sampled, {} learned", own[at]);
             after += usize::from(at > first);
         }
     }

@@ -153,8 +153,8 @@ async fn a_trajectory_too_long_for_the_teacher_is_not_taught() {
     assert_eq!((row.values["poor"], row.values["teacher_left_out"]), (1.0, 2.0));
     for (taught, rollout) in taught.iter().flatten().zip(&batch) {
         let own = rollout.sample.loss_mask();
-        let learnt = (0..own.len()).filter(|&token| own[token]);
-        assert!(taught.by_token.iter().map(|(token, _)| *token).eq(learnt), "{}", rollout.sample.text);
+        let learned = (0..own.len()).filter(|&token| own[token]);
+        assert!(taught.by_token.iter().map(|(token, _)| *token).eq(learned), "{}", rollout.sample.text);
         assert!(taught.by_token.iter().all(|(_, likeliest)| likeliest.ids().len() == 32));
     }
 }
