@@ -81,7 +81,8 @@ async fn run(session: &mut Session, generate: Generate) -> Result<Vec<u32>, Engi
 
 /// Returns the tokens that the mock samples after `prompt` without a constraint.
 fn free(prompt: std::ops::Range<u32>, tokens: usize) -> Vec<u32> {
-    let (random, mut context) = (Random { seed: 7, vocab: VOCAB }, prompt.collect::<Vec<_>>());
+    let random = Random { seed: 7, vocab: VOCAB };
+    let mut context = prompt.collect::<Vec<_>>();
     let given = context.len();
     for _ in 0..tokens {
         context.push(random.next(None, &context));

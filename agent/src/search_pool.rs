@@ -168,7 +168,8 @@ mod tests {
 
     /// Creates a job that signals its start and ends on a signal.
     fn held() -> (JobWork, Receiver<()>, Sender<()>) {
-        let ((begun, begins), (end, ends)) = (channel(), channel::<()>());
+        let (begun, begins) = channel();
+        let (end, ends) = channel::<()>();
         let work = move || -> Box<dyn FnOnce()> {
             begun.send(()).unwrap();
             let _ = ends.recv();

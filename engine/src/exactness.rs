@@ -281,7 +281,8 @@ fn a_rounded_cache_stays_close_and_holds_more_tokens() {
     };
     let [single, half, bytes] = [KvKind::F32, KvKind::F16, KvKind::Int8].map(logprobs);
     let apart = |other: &[f32]| single.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    let (half, bytes) = (apart(&half), apart(&bytes));
+    let half = apart(&half);
+    let bytes = apart(&bytes);
     assert!(half > 0.0 && half < 0.02 && bytes > half && bytes < 0.1, "{half}, {bytes}: the bounds are no promises");
     let weights = Weights::open(Path::new(FIXTURE)).unwrap();
     let head_dim = weights.config().head_dim;

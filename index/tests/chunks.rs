@@ -40,7 +40,8 @@ fn sentences(count: usize) -> String {
 #[test]
 fn chunks_that_a_file_no_longer_has_are_gone() {
     let temp = tempfile::tempdir().unwrap();
-    let (corpus, living) = (temp.path().join("docs"), temp.path().join("living"));
+    let corpus = temp.path().join("docs");
+    let living = temp.path().join("living");
     let options = options(Some(60));
     fs::create_dir(&corpus).unwrap();
     let write = |name: &str, text: &[u8]| fs::write(corpus.join(name), text).unwrap();
@@ -71,7 +72,8 @@ fn chunks_that_a_file_no_longer_has_are_gone() {
 #[test]
 fn a_record_is_there_whole_or_in_chunks() {
     let temp = tempfile::tempdir().unwrap();
-    let (corpus, living) = (temp.path().join("corpus.jsonl"), temp.path().join("living"));
+    let corpus = temp.path().join("corpus.jsonl");
+    let living = temp.path().join("living");
     let write = |count| {
         let lines = [("a", 1), ("guide", count), ("z", 1)]
             .map(|(id, count)| format!("{{\"id\":\"{id}\",\"text\":\"{}\"}}\n", sentences(count).replace('\n', " ")));
@@ -87,7 +89,8 @@ fn a_record_is_there_whole_or_in_chunks() {
         let removed = added(&living, &corpus, &options(Some(60))).removed;
         let fresh = temp.path().join(format!("fresh-{count}"));
         built(&fresh, &corpus, &options(Some(60)));
-        let (mut left, mut right) = (ids(&living), ids(&fresh));
+        let mut left = ids(&living);
+        let mut right = ids(&fresh);
         left.sort();
         right.sort();
         assert_eq!(left, right);
@@ -165,7 +168,8 @@ fn broken() -> Reader {
 #[test]
 fn a_commit_that_breaks_off_where_it_counts_them_publishes_nothing() {
     let (_temp, dir) = small_index(2);
-    let (embed, changes) = (broken(), Changes::upsert([document("x", "", "a text")]));
+    let embed = broken();
+    let changes = Changes::upsert([document("x", "", "a text")]);
     let broken = || commit(&dir, &embed, changes, &CommitOptions::default(), &());
     assert!(catch_unwind(AssertUnwindSafe(broken)).is_err());
     let index = open(&dir).unwrap();
@@ -174,7 +178,8 @@ fn a_commit_that_breaks_off_where_it_counts_them_publishes_nothing() {
 
 #[test]
 fn passages_that_are_not_read_to_their_end_are_counted() {
-    let (temp, embed) = (tempfile::tempdir().unwrap(), short());
+    let temp = tempfile::tempdir().unwrap();
+    let embed = short();
     let short = document("short", "Title", "one two three four");
     let long = |id: &str| document(id, "Title", "one two three four five");
     let corpus = || Corpus::from_documents("test", vec![short.clone(), long("a"), long("b")]);

@@ -36,7 +36,8 @@ impl Phases {
 
     /// Prints the time before the first phase, of each phase, and of the whole, in seconds.
     fn print(self, what: &str) {
-        let (whole, phases) = (self.now(), self.2.into_inner().unwrap());
+        let whole = self.now();
+        let phases = self.2.into_inner().unwrap();
         println!("{what}: {:.3} s, {:.2} s of CPU time", whole[0], whole[1]);
         let ends = phases.iter().map(|(_, begun)| *begun).chain([whole]);
         let mut begun = [0.0; 2];
@@ -63,7 +64,8 @@ impl BuildProgress for Phases {
 fn one_document_into_2wiki() {
     let corpus = "2wiki/corpus.jsonl";
     let Some(data) = outside::data(&[corpus]) else { return };
-    let (temp, embed) = (tempfile::tempdir().unwrap(), HashEmbed::new(384));
+    let temp = tempfile::tempdir().unwrap();
+    let embed = HashEmbed::new(384);
     let corpus = Corpus::open(&data.join(corpus), &CorpusOptions::default()).unwrap();
     let phases = Phases::new();
     let options = BuildOptions { extract: Some(Arc::new(Builtin)), ..BuildOptions::default() };

@@ -76,7 +76,9 @@ fn child() {
     let Ok(dir) = std::env::var(DIR) else { return };
     let point: i64 = std::env::var(POINT).unwrap().parse().unwrap();
     let notes = std::env::var(NOTES).ok().map(|path| File::options().append(true).create(true).open(path).unwrap());
-    let (embed, dying, dir) = (Noting(notes.map(Mutex::new)), Dying(point.into()), Path::new(&dir));
+    let embed = Noting(notes.map(Mutex::new));
+    let dying = Dying(point.into());
+    let dir = Path::new(&dir);
     let done = if std::env::var(TASK).unwrap() == "build" {
         let corpus = Corpus::from_documents("test", edition(22, "second"));
         build(corpus, &embed, dir, &BuildOptions { batch: 4, ..replacing() }, &dying).map(drop)
@@ -153,7 +155,9 @@ fn killed(task: &str, rounds: u64) -> BTreeMap<&'static str, u64> {
     let whole = begun.elapsed();
     assert_eq!(check(&dir), "second");
     // More steps than any task has; lowered below to those that were taken.
-    let (mut seen, mut state, mut steps) = (BTreeMap::new(), 0x5eed, 140);
+    let mut seen = BTreeMap::new();
+    let mut state = 0x5eed;
+    let mut steps = 140;
     for round in 0..rounds {
         if check(&dir) == "second" {
             write(&dir, edition(20, "first"), &replacing()).unwrap();
@@ -244,7 +248,8 @@ fn a_merge_killed_at_any_time_changes_nothing_or_all() {
 #[test]
 fn what_a_killed_build_has_embedded_is_not_embedded_again() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, notes) = (temp.path().join("index"), temp.path().join("notes"));
+    let dir = temp.path().join("index");
+    let notes = temp.path().join("notes");
     let mut kills = 0;
     // Each build gets a few steps further than the one before, thanks to the vectors that one has embedded.
     for point in (24..).step_by(2) {

@@ -105,7 +105,8 @@ impl Score {
     }
 
     fn f1(&self) -> f64 {
-        let (precision, recall) = (self.precision(), self.recall());
+        let precision = self.precision();
+        let recall = self.recall();
         2.0 * precision * recall / (precision + recall).max(f64::MIN_POSITIVE)
     }
 
@@ -118,7 +119,8 @@ impl Score {
 /// values, so that a regression fails.
 #[test]
 fn pairs_agree_with_those_of_a_language_model() {
-    let (passages, triples) = ("musique_train/corpus.jsonl", "musique_train/openie.jsonl");
+    let passages = "musique_train/corpus.jsonl";
+    let triples = "musique_train/openie.jsonl";
     let Some(data) = outside::data(&[passages, triples]) else { return };
     let corpus: Vec<Row> = rows(&data.join(passages));
     let gold: Vec<Gold> = rows(&data.join(triples));
@@ -127,10 +129,12 @@ fn pairs_agree_with_those_of_a_language_model() {
     let start = Instant::now();
     let found = found(passages);
     let seconds = start.elapsed().as_secs_f64();
-    let (mut exact, mut contained) = (Score::default(), Score::default());
+    let mut exact = Score::default();
+    let mut contained = Score::default();
     for Gold { id, triples } in &gold {
         let place = ids.iter().position(|known| known == id).expect("every passage is in the corpus");
-        let (ours, theirs) = (pairs(&found[place]), pairs(triples));
+        let ours = pairs(&found[place]);
+        let theirs = pairs(triples);
         let both = ours.intersection(&theirs).count();
         for score in [&mut exact, &mut contained] {
             score.found += ours.len();

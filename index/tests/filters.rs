@@ -55,11 +55,13 @@ proptest! {
         groups in prop::collection::btree_set(0_usize..4, 1..4), word in 0_usize..60, k in 1_usize..12,
     ) {
         let temp = tempfile::tempdir().unwrap();
-        let (whole, part) = (temp.path().join("whole"), temp.path().join("part"));
+        let whole = temp.path().join("whole");
+        let part = temp.path().join("part");
         let only = of_groups(&groups);
         write(&whole, grouped(60), &BuildOptions::default()).unwrap();
         write(&part, allowed(grouped(60), &only), &BuildOptions::default()).unwrap();
-        let (whole, part) = (open(&whole, usize::MAX), open(&part, usize::MAX));
+        let whole = open(&whole, usize::MAX);
+        let part = open(&part, usize::MAX);
         let query = |ranking, k| Query::new(format!("number{word} topic{}", word % 5), Mode::Passage, k).ranking(ranking);
         let (found, expected) = (
             whole.search(&query(Ranking::Dense, k).only(only.clone())).unwrap(),

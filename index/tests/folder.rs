@@ -245,7 +245,8 @@ fn progress_goes_through_all_phases_to_the_end() {
             self.0.lock().unwrap().push((phase, done, total));
         }
     }
-    let (temp, seen) = (tempfile::tempdir().unwrap(), Seen::default());
+    let temp = tempfile::tempdir().unwrap();
+    let seen = Seen::default();
     let corpus = Corpus::from_documents("test", numbered(70, "first"));
     build(corpus, &HashEmbed::default(), temp.path(), &BuildOptions::default(), &seen).unwrap();
     let seen = seen.0.into_inner().unwrap();

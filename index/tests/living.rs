@@ -75,7 +75,8 @@ proptest! {
         let rename = |(id, document)| Document { id: format!("d{id}"), ..document };
         let mut documents: Vec<Document> = first.into_iter().map(rename).collect();
         let temp = tempfile::tempdir().unwrap();
-        let (living, scratch) = (temp.path().join("living"), temp.path().join("scratch"));
+        let living = temp.path().join("living");
+        let scratch = temp.path().join("scratch");
         let building = BuildOptions { extract: extract.clone(), threads: 1, journal: false, ..corpora::replacing() };
         let committing = CommitOptions { extract, threads: 1, journal: false, ..CommitOptions::default() };
         write(&living, documents.clone(), &building).unwrap();
@@ -229,7 +230,8 @@ fn a_document_whose_text_stays_needs_nobody_to_ask() {
 #[test]
 fn the_built_in_extractor_is_asked_beside_another_source() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, scratch) = (temp.path().join("index"), temp.path().join("scratch"));
+    let dir = temp.path().join("index");
+    let scratch = temp.path().join("scratch");
     let asking = |extract: Arc<dyn Extract>| CommitOptions { extract: Some(extract), ..CommitOptions::default() };
     let builtin = || BuildOptions { extract: Some(Arc::new(Builtin)), ..BuildOptions::default() };
     let film = document("film", "El Tonto (film)", "El Tonto is a 2019 comedy film. The film was released in 2023.");
@@ -247,7 +249,8 @@ fn the_built_in_extractor_is_asked_beside_another_source() {
     assert_eq!(source(report), "corpus and builtin");
     let report = commit(&dir, &HashEmbed::default(), Changes::upsert([paired.clone()]), &pairs(), &()).unwrap();
     assert_eq!(source(report), "corpus and builtin and pairs");
-    let (alone, imported) = (triples(&dir, 0), triples(&dir, 2));
+    let alone = triples(&dir, 0);
+    let imported = triples(&dir, 2);
     assert_eq!(imported.len(), 2);
 
     // Another film or album of that name makes the first one use its whole title, so it is extracted again.
@@ -295,7 +298,8 @@ impl Embed for Noting {
 #[test]
 fn only_new_texts_are_embedded() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, embed) = (temp.path().join("index"), Noting::default());
+    let dir = temp.path().join("index");
+    let embed = Noting::default();
     let triple = |object| Some(vec![Triple::new("Seine", "flows through", object)]);
     let mut documents = vec![
         Document { triples: triple("Paris"), ..document("a", "Seine", "the first text") },

@@ -104,7 +104,8 @@ fn threads_that_fault_together_all_go_on() {
     let together = Barrier::new(8);
     std::thread::scope(|scope| {
         for i in 0..8 {
-            let (live, together) = (&live, &together);
+            let live = &live;
+            let together = &together;
             scope.spawn(move || {
                 together.wait();
                 let query = Query::new(format!("number{}", i * 300), Mode::Passage, 20);

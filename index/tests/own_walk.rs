@@ -46,7 +46,8 @@ fn named_phrases_start_the_walk() {
     let published = search(&index, QUESTION, Mode::Graph, GraphVariant::RouteRag);
     let seeds =
         |evidence: &Evidence| evidence.walk.as_ref().unwrap().phrases.iter().map(|p| p.phrase.clone()).collect();
-    let (with, without): (Vec<String>, Vec<String>) = (seeds(&own), seeds(&published));
+    let with: Vec<String> = seeds(&own);
+    let without: Vec<String> = seeds(&published);
     assert!(with.contains(&"quill roe".to_owned()) && !without.contains(&"quill roe".to_owned()));
     assert!(place(&own, "quill") < place(&published, "quill"), "{own:?}");
     assert!(place(&own, "oslo") < place(&published, "oslo"), "the next passage of the chain: {own:?}");

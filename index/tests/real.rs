@@ -33,7 +33,9 @@ fn bm25_finds_the_support_of_real_questions() {
 
     let questions = std::fs::read_to_string(data.join("questions.jsonl")).unwrap();
     let questions: Vec<Question> = questions.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let (mut recall, mut counted, mut spent) = (0.0, 0.0, Duration::ZERO);
+    let mut recall = 0.0;
+    let mut counted = 0.0;
+    let mut spent = Duration::ZERO;
     for question in questions.iter().filter(|question| question.supporting_complete) {
         let query = Query::new(&question.question, Mode::Passage, 5).ranking(Ranking::Bm25);
         let start = Instant::now();

@@ -66,7 +66,8 @@ fn scaled_scores_lie_between_those_of_the_farthest_and_the_nearest_passage() {
         let plain = index.search(&dense).unwrap().hits;
         let scaled = index.search(&Query { scaled: true, ..dense.clone() }).unwrap().hits;
         assert_eq!((plain.len(), scaled[0].score, scaled[49].score), (50, 1.0, 0.0));
-        let (high, low) = (plain[0].score, plain[49].score);
+        let high = plain[0].score;
+        let low = plain[49].score;
         for (plain, scaled) in plain.iter().zip(&scaled) {
             assert_eq!(plain.passage, scaled.passage);
             assert!(((plain.score - low) / (high - low) - scaled.score).abs() < 1e-6);
@@ -155,7 +156,9 @@ fn many_searches_at_once_agree_with_one_after_the_other() {
         let serial: Vec<_> = queries.iter().map(|query| index.search(query).unwrap()).collect();
         std::thread::scope(|scope| {
             for thread in 0..64 {
-                let (index, queries, serial) = (&index, &queries, &serial);
+                let index = &index;
+                let queries = &queries;
+                let serial = &serial;
                 scope.spawn(move || {
                     for i in (0..queries.len()).map(|i| (i + thread) % queries.len()) {
                         assert_eq!(index.search(&queries[i]).unwrap(), serial[i]);

@@ -78,7 +78,8 @@ proptest! {
         let rename = |(id, document)| Document { id: format!("d{id}"), ..document };
         let mut documents: Vec<Document> = first.into_iter().map(rename).collect();
         let temp = tempfile::tempdir().unwrap();
-        let (dir, scratch) = (temp.path().join("living"), temp.path().join("scratch"));
+        let dir = temp.path().join("living");
+        let scratch = temp.path().join("scratch");
         let building = BuildOptions { extract: extract.clone(), threads: 1, journal: false, ..corpora::replacing() };
         let committing = CommitOptions { extract, ..appending() };
         write(&dir, documents.clone(), &building).unwrap();

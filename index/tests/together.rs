@@ -60,7 +60,8 @@ fn they_come_to_what_they_come_to_one_after_the_other() {
             Changes::upsert([new("y")]),
         ]
     };
-    let (first, second) = (live(&first), live(&second));
+    let first = live(&first);
+    let second = live(&second);
     let made: Vec<_> = together(&first, changes()).unwrap().into_iter().map(Result::unwrap).collect();
     let one_by_one = |changes| second.commit(changes, &CommitOptions::default(), &()).unwrap();
     let alone: Vec<_> = changes().into_iter().map(one_by_one).collect();
@@ -114,7 +115,8 @@ fn the_change_that_would_leave_no_document_is_refused_as_it_comes() {
     ] {
         let (_first, first) = small_index(2);
         let (_second, second) = small_index(2);
-        let (first, second) = (live(&first), live(&second));
+        let first = live(&first);
+        let second = live(&second);
         let told = together(&first, changes.clone()).unwrap();
         let one_by_one = |changes| second.commit(changes, &CommitOptions::default(), &());
         let alone: Vec<_> = changes.into_iter().map(one_by_one).collect();

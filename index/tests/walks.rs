@@ -184,7 +184,8 @@ fn evidence_that_was_tampered_with_is_found_out() {
         };
         let query = query(text, mode, 4, variant.into());
         let evidence = searched(&index, &query);
-        let (mut changes, json) = (0, serde_json::to_value(&evidence).unwrap());
+        let mut changes = 0;
+        let json = serde_json::to_value(&evidence).unwrap();
         tamper(&json, &mut |whole| whole, "", &mut |at, changed| {
             // Some changes, such as an unknown mode, make no evidence at all.
             let Ok(changed) = serde_json::from_value::<Evidence>(changed) else { return };
@@ -240,7 +241,8 @@ fn a_local_walk_finds_what_the_whole_one_finds() {
         let query = query(text, Mode::Graph, 30, variant.into());
         let whole = searched(&open(temp.path()), &query);
         let local = local.search(&query).unwrap();
-        let (walk, walked) = (whole.walk.as_ref().unwrap(), local.walk.as_ref().unwrap());
+        let walk = whole.walk.as_ref().unwrap();
+        let walked = local.walk.as_ref().unwrap();
         assert!(walked.local && walked.missing > 0.0 && walked.missing < 1e-3, "{}", walked.missing);
         assert_eq!(&GraphTrace { local: true, missing: walked.missing, ..walk.clone() }, walked);
         let mass = |evidence: &Evidence, id: &str| {

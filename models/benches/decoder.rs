@@ -92,7 +92,8 @@ impl Bench {
         let before = *self.decoder.clock();
         let mut times: Vec<_> = (0..steps).map(|number| step(self, number)).collect();
         times.sort_unstable();
-        let (best, median) = (times[0].as_secs_f64(), times[times.len() / 2].as_secs_f64());
+        let best = times[0].as_secs_f64();
+        let median = times[times.len() / 2].as_secs_f64();
         let speed = tokens as f64 / median;
         println!("{name:>12}  {speed:8.1} tok/s   median {:.2} ms, best {:.2} ms", median * 1e3, best * 1e3);
         println!("              {}", shares(&before, self.decoder.clock()));

@@ -19,7 +19,9 @@ fn main() {
         return println!("skipped: needs a model directory and a corpus");
     };
     let number = |index: usize, default| rest.get(index).map_or(default, |text: &String| text.parse().unwrap());
-    let (threads, batch, rounds) = (number(0, 2), number(1, 32), number(2, 5));
+    let threads = number(0, 2);
+    let batch = number(1, 32);
+    let rounds = number(2, 5);
     let embedder = Embedder::open(Path::new(dir), Arc::new(Team::new(threads))).unwrap();
     let texts = passages(Path::new(corpus), &embedder, batch);
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();

@@ -26,7 +26,8 @@ fn main() {
     let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
     let number = |name: &str, default: usize| value(name).map_or(default, |value| value.parse().expect("a number"));
     let targets: f64 = value("--targets").map_or(1.0, |value| value.parse().expect("a number"));
-    let (length, rounds) = (number("--length", 512), number("--rounds", 5));
+    let length = number("--length", 512);
+    let rounds = number("--rounds", 5);
     if rounds == 0 {
         return println!("--rounds must be at least 1");
     }
@@ -50,18 +51,21 @@ fn main() {
     let times: Vec<[f64; 2]> = (0..rounds).map(|round| step(&mut learner, &pack, &mut moments, round + 2)).collect();
     let busy = (cpu_time() - busy) / rounds as f64;
     let (best, median) = ends(times.iter().map(|[passes, update]| passes + update));
-    let (passes, update) = (ends(times.iter().map(|times| times[0])).1, ends(times.iter().map(|times| times[1])).1);
+    let passes = ends(times.iter().map(|times| times[0])).1;
+    let update = ends(times.iter().map(|times| times[1])).1;
     let forward = ends((0..rounds).map(|_| {
         let begin = Instant::now();
         learner.score(&pack, false).expect("the pass runs");
         begin.elapsed().as_secs_f64()
     }));
-    let (tokens, counted) = (pack.tokens().len(), pack.targets().len());
+    let tokens = pack.tokens().len();
+    let counted = pack.targets().len();
     println!(
         "{sequences} x {length}, {counted} targets: {:.0} tok/s   median {median:.2} s, best {best:.2} s, CPU {busy:.2} s",
         tokens as f64 / median
     );
-    let (forward, rate) = (forward.1, |seconds: f64| tokens as f64 / seconds);
+    let forward = forward.1;
+    let rate = |seconds: f64| tokens as f64 / seconds;
     let backward = passes - forward;
     println!(
         "forward alone {forward:.2} s ({:.0} tok/s), the rest of both passes {backward:.2} s ({:.0} tok/s; layers computed again \

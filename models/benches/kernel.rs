@@ -79,7 +79,8 @@ fn brains(team: &Team) {
             if out * m > 30_000_000 {
                 continue;
             }
-            let (x, mut y) = (vec![0.5; m * inn], vec![0.0; m * out]);
+            let x = vec![0.5; m * inn];
+            let mut y = vec![0.0; m * out];
             let [rounded, exact, compact] = [
                 best(|| brain.matmul(team, &x, m, black_box(&mut y))),
                 best(|| matmul(team, &x, m, &plain, black_box(&mut y))),
@@ -113,7 +114,9 @@ fn learning(team: &Team) {
     let answer = (250, Some(0));
     attention(team, "8 answers of 250 to a prompt of 500", &[[(500, None)].as_slice(), &[answer; 8]].concat());
     for (rows, out, inn) in [(2048, 16, 576), (2048, 1536, 16), (2048, 576, 16), (2048, 576, 576), (2048, 1536, 576)] {
-        let (dy, x, mut grad) = (vec![0.5; rows * out], vec![0.5; rows * inn], vec![0.0; out * inn]);
+        let dy = vec![0.5; rows * out];
+        let x = vec![0.5; rows * inn];
+        let mut grad = vec![0.0; out * inn];
         let seconds = best(|| outer::add(team, rows, &dy, &x, 0.5, black_box(&mut grad)));
         println!("outer product ({out}, {inn}) of {rows} rows: {:.0} GFLOP/s", gflops(rows * out * inn, seconds));
     }
@@ -139,11 +142,17 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
     let vectors = |heads: usize| -> Vec<f32> {
         (0..pack.tokens().len() * heads * 64).map(|at| (at * 7919 % 2003) as f32 / 1000.0 - 1.0).collect()
     };
-    let (q, k, v, dout) = (vectors(9), vectors(3), vectors(3), vectors(9));
-    let (mut out, mut lse) = (vectors(9), vec![0.0; pack.tokens().len() * 9]);
+    let q = vectors(9);
+    let k = vectors(3);
+    let v = vectors(3);
+    let dout = vectors(9);
+    let mut out = vectors(9);
+    let mut lse = vec![0.0; pack.tokens().len() * 9];
     let rule = ScoreRule::plain(heads.dim);
     let forward = best(|| plan.forward(team, rule, &q, &k, &v, black_box(&mut out), &mut lse));
-    let (mut dq, mut dk, mut dv) = (vectors(9), vectors(3), vectors(3));
+    let mut dq = vectors(9);
+    let mut dk = vectors(3);
+    let mut dv = vectors(3);
     let backward =
         best(|| plan.backward(team, rule, &q, &k, &v, &out, &lse, &dout, black_box(&mut dq), &mut dk, &mut dv));
     let products = pairs * 9 * 64;
@@ -158,10 +167,12 @@ fn attention(team: &Team, name: &str, segments: &[(usize, Option<usize>)]) {
 /// projection is trained too.
 fn vocabulary(team: &Team) {
     const TARGETS: usize = 384;
-    let (entries, width) = (49_152, 576);
+    let entries = 49_152;
+    let width = 576;
     let weights = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; entries * width / 32 * 20], entries, width).unwrap();
     let head = VocabularyHead { weights: &weights, rounded: false, cap: None };
-    let (hidden, ids) = (vec![0.5; TARGETS * width], vec![7; TARGETS]);
+    let hidden = vec![0.5; TARGETS * width];
+    let ids = vec![7; TARGETS];
     let products = TARGETS * entries * width;
     let seconds = best(|| drop(black_box(vocabulary::score(team, &weights, None, &hidden, &ids))));
     println!("vocabulary, scores: {:.0} GFLOP/s", gflops(products, seconds));

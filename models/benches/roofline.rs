@@ -39,7 +39,8 @@ struct Point {
 
 fn main() {
     let mut files: Vec<PathBuf> = Vec::new();
-    let (mut threads, mut svg) = (2, None);
+    let mut threads = 2;
+    let mut svg = None;
     // Cargo itself passes `--bench`.
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     while let Some(argument) = arguments.next() {
@@ -70,7 +71,8 @@ fn measured(file: &Path, team: &Arc<Team>, limits: &Limits) -> (String, Vec<Poin
     let arithmetic = if weights.has_super_blocks() { Arithmetic::Int16 } else { Arithmetic::F32 };
     let mut decoder = Decoder::load_with(&weights, Arc::clone(team), arithmetic).expect("the weights load");
     let config = weights.config();
-    let (mut parameters, mut bytes) = (config.parameters(), decoder.weight_bytes());
+    let mut parameters = config.parameters();
+    let mut bytes = decoder.weight_bytes();
     if !config.tied_embeddings {
         // Only the rows of a step's tokens are read of it.
         parameters -= (config.vocab * config.hidden) as u64;
@@ -80,7 +82,8 @@ fn measured(file: &Path, team: &Arc<Team>, limits: &Limits) -> (String, Vec<Poin
     println!("{name}: {:.0} MB per step", bytes as f64 / 1e6);
     let limit = if arithmetic == Arithmetic::Int16 { limits.integers.unwrap_or(limits.floats) } else { limits.floats };
     let mut kv = decoder.kv_cache_of(KvKind::F32, SEQUENCES[SEQUENCES.len() - 1]);
-    let (mut batch, mut logits) = (ForwardBatch::new(), Logits::new());
+    let mut batch = ForwardBatch::new();
+    let mut logits = Logits::new();
     let points = SEQUENCES.map(|sequences| {
         batch.clear();
         for sequence in 0..sequences {
@@ -91,7 +94,9 @@ fn measured(file: &Path, team: &Arc<Team>, limits: &Limits) -> (String, Vec<Poin
         let operations = 2.0 * sequences as f64 * parameters as f64;
         let point = Point { sequences, intensity: operations / bytes as f64, rate: operations / seconds };
         let roof = limit.min(point.intensity * limits.bytes);
-        let (tokens, rate, share) = (sequences as f64 / seconds, point.rate / 1e9, 100.0 * point.rate / roof);
+        let tokens = sequences as f64 / seconds;
+        let rate = point.rate / 1e9;
+        let share = 100.0 * point.rate / roof;
         println!(
             "  {sequences:3} sequences: {tokens:7.1} tokens/s, {rate:6.1} GOP/s, {:5.1} GB/s, {share:3.0} % of the limit",
             bytes as f64 / seconds / 1e9
@@ -157,7 +162,8 @@ fn place(intensity: f64, rate: f64) -> (f64, f64) {
 }
 
 fn line(x1: f64, y1: f64, x2: f64, y2: f64, color: &str) -> String {
-    let ((x1, y1), (x2, y2)) = (place(x1, y1), place(x2, y2));
+    let (x1, y1) = place(x1, y1);
+    let (x2, y2) = place(x2, y2);
     format!("<line x1='{x1:.1}' y1='{y1:.1}' x2='{x2:.1}' y2='{y2:.1}' stroke='{color}'/>\n")
 }
 

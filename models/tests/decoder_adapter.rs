@@ -12,7 +12,8 @@ use waymark_models::ModelError;
 
 /// A copy of the fixture's adapter with one setting changed.
 fn changed(key: &str, value: Value) -> TempDir {
-    let (from, to) = (path("qwen3-adapters/full"), TempDir::new().unwrap());
+    let from = path("qwen3-adapters/full");
+    let to = TempDir::new().unwrap();
     let config = fs::read_to_string(from.join("adapter_config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&config).unwrap();
     config[key] = value;

@@ -148,7 +148,8 @@ fn unwanted_logits_are_not_computed() {
 fn blocks_shared_as_a_prefix_serve_both_sequences() {
     let mut decoder = decoder(&path("llama"));
     let prefix: Vec<u32> = (100..132).collect();
-    let (left, right) = ([prefix.clone(), vec![1, 2, 3]].concat(), [prefix.clone(), vec![9; 20]].concat());
+    let left = [prefix.clone(), vec![1, 2, 3]].concat();
+    let right = [prefix.clone(), vec![9; 20]].concat();
     for kind in KINDS {
         let mut kv = decoder.kv_cache_of(kind, BLOCKS);
         let mut batch = ForwardBatch::new();
@@ -202,7 +203,8 @@ fn rows_with_a_long_common_prefix_have_the_logits_of_each_alone() {
 fn a_copied_block_serves_another_sequence() {
     let mut decoder = decoder(&path("llama"));
     let prefix: Vec<u32> = (100..120).collect();
-    let (left, right) = ([prefix.clone(), vec![1, 2, 3]].concat(), [prefix.clone(), vec![9, 8]].concat());
+    let left = [prefix.clone(), vec![1, 2, 3]].concat();
+    let right = [prefix.clone(), vec![9, 8]].concat();
     for kind in KINDS {
         let mut kv = decoder.kv_cache_of(kind, BLOCKS);
         let mut batch = ForwardBatch::new();

@@ -65,7 +65,8 @@ fn a_token_takes_the_memory_that_is_announced() {
     for name in ["llama", "qwen3"] {
         let mut decoder = decoder(&path(name));
         let config = decoder.config();
-        let (values, scales) = (2 * config.layers * config.kv_width(), 2 * config.layers * config.kv_heads);
+        let values = 2 * config.layers * config.kv_width();
+        let scales = 2 * config.layers * config.kv_heads;
         let expected = [(KvKind::F32, 4 * values), (KvKind::F16, 2 * values), (KvKind::Int8, values + 2 * scales)];
         for (kind, bytes) in expected {
             assert_eq!(decoder.kv_bytes_per_token_of(kind), bytes, "{name}, {kind}");

@@ -37,7 +37,8 @@ fn open() -> Embedder {
 
 /// Copies the required files to a new folder, and returns the text of `config.json`.
 fn copy() -> (tempfile::TempDir, String) {
-    let (whole, dir) = (pulled::embedder(), tempfile::tempdir().unwrap());
+    let whole = pulled::embedder();
+    let dir = tempfile::tempdir().unwrap();
     for name in NAMES {
         std::fs::copy(whole.join(name), dir.path().join(name)).unwrap();
     }

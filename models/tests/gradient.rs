@@ -378,7 +378,8 @@ fn a_change_counts_in_the_next_pass_and_the_base_stays() {
             values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate as f32 * *gradient);
         });
         let after = learner.score(&pack, false).unwrap();
-        let (found, expected) = (loss(&before) - loss(&after), rate * norm);
+        let found = loss(&before) - loss(&after);
+        let expected = rate * norm;
         assert!((found - expected).abs() < 0.1 * expected, "{tune:?}: the loss fell by {found}, not {expected}");
         match tune {
             Tune::Lora(_) => assert_eq!(learner.score(&pack, true).unwrap(), base.unwrap()),
@@ -394,7 +395,9 @@ fn a_new_adapter_changes_nothing_and_depends_on_its_seed() {
         let tune = Tune::Lora(Lora { rank: 2, alpha: 4.0, targets: vec![Module::QProj, Module::DownProj], seed });
         Learner::load(&weights, Arc::new(Team::new(1)), &tune).unwrap()
     };
-    let (mut one, same, other) = (load(1), load(1), load(2));
+    let mut one = load(1);
+    let same = load(1);
+    let other = load(2);
     assert_eq!(one.values(), same.values());
     assert_ne!(one.values(), other.values());
     assert_eq!(one.score(&forest(), false).unwrap(), one.score(&forest(), true).unwrap());

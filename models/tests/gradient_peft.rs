@@ -17,7 +17,8 @@ fn path() -> PathBuf {
 
 /// Mean loss of a batch; leaves its gradients in the learner.
 fn learn(learner: &mut Learner, pack: &Pack) -> f64 {
-    let (mut loss, count) = (0.0, pack.targets().len() as f32);
+    let mut loss = 0.0;
+    let count = pack.targets().len() as f32;
     learner.zero();
     let mut objective = |_: usize, score: Score| {
         loss -= f64::from(score.logprob / count);
@@ -34,7 +35,8 @@ fn step(values: &mut [f32], gradients: &[f32], moments: &mut [(f64, f64)], step:
         let gradient = f64::from(gradient);
         *mean = 0.9 * *mean + 0.1 * gradient;
         *square = 0.999 * *square + 0.001 * gradient * gradient;
-        let (mean, square) = (*mean / (1.0 - 0.9f64.powi(step)), *square / (1.0 - 0.999f64.powi(step)));
+        let mean = *mean / (1.0 - 0.9f64.powi(step));
+        let square = *square / (1.0 - 0.999f64.powi(step));
         let decayed = f64::from(*value) * (1.0 - RATE * 0.01);
         *value = (decayed - RATE * mean / (square.sqrt() + 1e-8)) as f32;
     }

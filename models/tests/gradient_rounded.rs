@@ -41,7 +41,8 @@ fn pack() -> Pack {
 
 /// Mean loss of the targets, and its gradient.
 fn step(learner: &mut Learner, pack: &Pack) -> (f64, Vec<f32>) {
-    let (mut loss, count) = (0.0, pack.targets().len() as f64);
+    let mut loss = 0.0;
+    let count = pack.targets().len() as f64;
     learner.zero();
     let mut slope = |_: usize, score: Score| {
         loss -= f64::from(score.logprob) / count;
@@ -76,7 +77,8 @@ fn losses_and_gradients_are_close_to_those_in_f32() {
     for name in ["llama", "qwen2", "qwen3"] {
         let mut exact = learner(name, Arithmetic::F32, 2);
         let mut rounded = learner(name, Arithmetic::Bf16, 2);
-        let (expected, found) = (step(&mut exact, &pack), step(&mut rounded, &pack));
+        let expected = step(&mut exact, &pack);
+        let found = step(&mut rounded, &pack);
         assert!((found.0 - expected.0).abs() < 5e-3 * expected.0, "{name}: loss {} for {}", found.0, expected.0);
         assert_ne!(found.1, expected.1, "{name}: nothing was rounded");
         for parameter in exact.parameters() {
@@ -91,7 +93,8 @@ fn losses_and_gradients_are_close_to_those_in_f32() {
 fn steps_lower_the_loss_as_in_f32() {
     let pack = pack();
     let run = |arithmetic| descend(&mut learner("llama", arithmetic, 2), &pack, 10, 0.1);
-    let (exact, rounded) = (run(Arithmetic::F32), run(Arithmetic::Bf16));
+    let exact = run(Arithmetic::F32);
+    let rounded = run(Arithmetic::Bf16);
     assert!(exact[9] < 0.9 * exact[0], "{exact:?}");
     for (exact, rounded) in exact.iter().zip(&rounded) {
         assert!((exact - rounded).abs() < 0.01 * exact, "{exact} in f32, {rounded} in bf16");
@@ -155,7 +158,8 @@ fn smollm2_learns_alike() {
         let scores = learner.score(&pack, false).unwrap();
         (scores, descend(&mut learner, &pack, 5, 0.2))
     };
-    let (exact, rounded) = (run(Arithmetic::F32), run(Arithmetic::Bf16));
+    let exact = run(Arithmetic::F32);
+    let rounded = run(Arithmetic::Bf16);
     assert_ne!(exact.0, rounded.0, "nothing was rounded");
     let apart = exact.0.iter().zip(&rounded.0).map(|(a, b)| f64::from((a.logprob - b.logprob).abs()));
     let (sum, most) = apart.fold((0.0, 0.0f64), |(sum, most), apart| (sum + apart, most.max(apart)));

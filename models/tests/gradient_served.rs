@@ -20,7 +20,8 @@ fn learner(from: &Path, targets: &[Module], alpha: f32) -> Learner {
 
 fn learner_in(from: &Path, targets: &[Module], alpha: f32, arithmetic: Arithmetic) -> Learner {
     let tune = Tune::Lora(Lora { rank: 4, alpha, targets: targets.to_vec(), seed: 1 });
-    let (weights, team) = (Weights::open(from).unwrap(), Arc::new(Team::new(2)));
+    let weights = Weights::open(from).unwrap();
+    let team = Arc::new(Team::new(2));
     let mut learner = Learner::load_with(&weights, team, &tune, arithmetic).unwrap();
     let values: Vec<f32> = (0..learner.values().len()).map(|i| ((i * 37 % 101) as f32 - 50.0) / 900.0).collect();
     learner.set_values(&values).unwrap();
@@ -120,7 +121,8 @@ fn a_decoder_takes_all_weights_as_they_were_learned() {
     let pack = sequence(&tokens);
     for name in ["llama", "qwen2", "qwen3"] {
         let from = path(name);
-        let (mut learner, mut decoder) = (whole_learner(&from), decoder(&from));
+        let mut learner = whole_learner(&from);
+        let mut decoder = decoder(&from);
         let before = served(&whole(&mut decoder, &tokens, None), &tokens);
         // Changes every tensor: matrices, norms and biases.
         learner.change(|values, _| {

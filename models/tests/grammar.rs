@@ -68,9 +68,12 @@ fn person() -> Value {
 
 #[test]
 fn whatever_is_drawn_fulfills_the_schema() {
-    let (tokenizer, grammar) = (Tokenizer::bytes(), vocabulary().compile(&Json::Schema(person())).unwrap());
+    let tokenizer = Tokenizer::bytes();
+    let grammar = vocabulary().compile(&Json::Schema(person())).unwrap();
     for seed in 0..40 {
-        let (mut rng, mut writer, mut ids) = (ChaCha8Rng::seed_from_u64(seed), grammar.begin(), Vec::new());
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut writer = grammar.begin();
+        let mut ids = Vec::new();
         loop {
             let mask = writer.allowed().unwrap();
             let allowed: Vec<u32> = (0..mask.len() as u32).filter(|&id| mask.allows(id)).collect();

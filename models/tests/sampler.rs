@@ -39,7 +39,9 @@ fn random_logits(seed: u64, len: usize, spread: f32) -> Vec<f32> {
 
 /// Pearson's statistic over ids expected at least five times, and its degrees of freedom.
 fn chi_square(counts: &[usize], probabilities: &[f64], draws: usize) -> (f64, f64) {
-    let (mut statistic, mut cells, mut rest) = (0.0, 0.0, (0.0, 0.0));
+    let mut statistic = 0.0;
+    let mut cells = 0.0;
+    let mut rest = (0.0, 0.0);
     for (&count, &probability) in counts.iter().zip(probabilities) {
         let expected = probability * draws as f64;
         assert!(expected > 0.0 || count == 0, "a token without probability was drawn");
@@ -175,7 +177,8 @@ fn a_mask_is_an_allow_list_of_any_size() {
     for params in
         [SamplingParams::greedy(), SamplingParams { top_p: 0.9, repetition_penalty: 1.3, ..Default::default() }]
     {
-        let (mut listed, mut masked) = (Sampler::new(params.clone()), Sampler::new(params));
+        let mut listed = Sampler::new(params.clone());
+        let mut masked = Sampler::new(params);
         for _ in 0..200 {
             let wanted = listed.sample(&logits, &[5, 9], Some(&few)).unwrap();
             assert_eq!(masked.sample_within(&logits, &[5, 9], &mask).unwrap(), wanted);

@@ -91,7 +91,8 @@ fn qwen2_and_llama3_from_json_and_from_gguf_agree_with_python() {
         let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
         agrees(&tokenizer, &trained.cases);
         // Control tokens have no text, user-defined tokens do.
-        let (end, think) = (tokenizer.id("<|im_end|>").unwrap(), tokenizer.id("<think>").unwrap());
+        let end = tokenizer.id("<|im_end|>").unwrap();
+        let think = tokenizer.id("<think>").unwrap();
         assert!(tokenizer.is_control(end) && !tokenizer.is_control(think));
         assert_eq!(tokenizer.decode(&[think, end]), "<think>");
     }

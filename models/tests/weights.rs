@@ -63,7 +63,8 @@ fn every_kind_gives_the_same_tensors_under_the_same_names() {
 
 #[test]
 fn safetensors_are_read_whole_and_sharded() {
-    let (single, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let single = tempfile::tempdir().unwrap();
+    let sharded = tempfile::tempdir().unwrap();
     write_hf(single.path(), "llama", false);
     write_hf(sharded.path(), "llama", true);
     for folder in [&single, &sharded] {
@@ -155,7 +156,8 @@ fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
     let zeros = |shape: &[usize]| {
         QTensor::quantize(&Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap(), GgmlDType::F32).unwrap()
     };
-    let (embedding, bias) = (zeros(&[VOCAB, HIDDEN]), zeros(&[HIDDEN]));
+    let embedding = zeros(&[VOCAB, HIDDEN]);
+    let bias = zeros(&[HIDDEN]);
     // The configuration reads no tensor of the file except the embedding matrix.
     let config = |name: &str| {
         let tensors = [("token_embd.weight", &embedding), (name, &bias)];
@@ -172,7 +174,8 @@ fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
 #[test]
 fn content_has_an_id() {
     let folder = tempfile::tempdir().unwrap();
-    let (one, two) = (folder.path().join("one.gguf"), folder.path().join("two.gguf"));
+    let one = folder.path().join("one.gguf");
+    let two = folder.path().join("two.gguf");
     write_gguf(&one, "llama", GgmlDType::F32, Vec::new());
     std::fs::copy(&one, &two).unwrap();
     let id = Weights::open(&one).unwrap().id();

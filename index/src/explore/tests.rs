@@ -80,7 +80,8 @@ fn a_neighborhood_holds_every_edge_with_its_reasons() {
             assert_eq!(graph.neighborhood(node, None, limit).edges, edges[..limit], "{node:?}");
         }
         let of = |kind| graph.neighborhood(node, Some(kind), usize::MAX);
-        let (phrases, passages) = (of(NodeKind::Phrase), of(NodeKind::Passage));
+        let phrases = of(NodeKind::Phrase);
+        let passages = of(NodeKind::Passage);
         assert!(phrases.edges.iter().all(|edge| edge.node.kind == NodeKind::Phrase));
         assert_eq!(phrases.total + passages.total, total);
     }

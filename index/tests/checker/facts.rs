@@ -18,7 +18,8 @@ pub struct Scores {
 }
 
 fn find(graph: &Graph, subject: &str, relation: &str, object: &str) -> Option<u32> {
-    let (subject, object) = (graph.phrase_id(subject)?, graph.phrase_id(object)?);
+    let subject = graph.phrase_id(subject)?;
+    let object = graph.phrase_id(object)?;
     (0..graph.facts() as u32).find(|&number| {
         let fact = graph.fact(number);
         fact.subject == subject && fact.object == object && fact.relation == relation
@@ -38,7 +39,8 @@ pub fn check(seen: &Seen<'_>, walk: &GraphTrace) -> Result<Scores, String> {
         let number = find(graph, subject, relation, object).ok_or_else(|| format!("no such fact: {fact:?}"))?;
         hold!(!shown.contains(&number), "a fact stands there twice");
         shown.push(number);
-        let (alike, scaled) = (similarity[number as usize], score[number as usize]);
+        let alike = similarity[number as usize];
+        let scaled = score[number as usize];
         hold!(near(f64::from(fact.similarity), alike), "{fact:?} has similarity {alike}");
         hold!(near(f64::from(fact.score), scaled), "{fact:?} has score {scaled}");
         hold!(has_rank(&similarity, alike, rank, 1e-6), "{fact:?} has not rank {rank}");

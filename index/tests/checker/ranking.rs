@@ -104,7 +104,8 @@ fn fused(
 
 /// Computes the mass of every passage: `(1 - d)·Σ (d·P)ⁱ·r`, where a walk restarts at nodes without edges.
 fn masses(seen: &Seen<'_>, graph: &Graph, walk: &GraphTrace) -> Vec<f64> {
-    let (phrases, adjacency) = (graph.phrases(), graph.adjacency());
+    let phrases = graph.phrases();
+    let adjacency = graph.adjacency();
     let nodes = phrases + graph.passages();
     let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphR1);
     let row = |node: u32| {

@@ -11,7 +11,9 @@ const CHAINS: usize = 12;
 
 /// Minimum seconds of one call, over about 150 ms and at least ten calls.
 pub(crate) fn best(mut work: impl FnMut()) -> f64 {
-    let (start, mut least, mut calls) = (Instant::now(), f64::INFINITY, 0);
+    let start = Instant::now();
+    let mut least = f64::INFINITY;
+    let mut calls = 0;
     while calls < 10 || start.elapsed() < Duration::from_millis(150) {
         let begin = Instant::now();
         work();
@@ -64,7 +66,8 @@ fn float_chains(rounds: usize) -> usize {
         use std::arch::x86_64::*;
         #[target_feature(enable = "avx512f")]
         fn wide(rounds: usize) -> usize {
-            let (a, b) = (_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.001)));
+            let a = _mm512_set1_ps(black_box(0.999));
+            let b = _mm512_set1_ps(black_box(0.001));
             let mut sums = [_mm512_set1_ps(1.0); CHAINS];
             for _ in 0..rounds {
                 sums.iter_mut().for_each(|sum| *sum = _mm512_fmadd_ps(*sum, a, b));
@@ -74,7 +77,8 @@ fn float_chains(rounds: usize) -> usize {
         }
         #[target_feature(enable = "avx2,fma")]
         fn narrow(rounds: usize) -> usize {
-            let (a, b) = (_mm256_set1_ps(black_box(0.999)), _mm256_set1_ps(black_box(0.001)));
+            let a = _mm256_set1_ps(black_box(0.999));
+            let b = _mm256_set1_ps(black_box(0.001));
             let mut sums = [_mm256_set1_ps(1.0); CHAINS];
             for _ in 0..rounds {
                 sums.iter_mut().for_each(|sum| *sum = _mm256_fmadd_ps(*sum, a, b));
@@ -92,7 +96,8 @@ fn float_chains(rounds: usize) -> usize {
         }
     }
     let mut sums = [[1.0f32; 4]; CHAINS];
-    let (a, b) = (black_box(0.999), black_box(0.001));
+    let a = black_box(0.999);
+    let b = black_box(0.001);
     for _ in 0..rounds {
         sums.iter_mut().flatten().for_each(|sum| *sum = *sum * a + b);
     }
@@ -108,7 +113,8 @@ fn integer_chains(rounds: usize) -> usize {
         use std::arch::x86_64::*;
         #[target_feature(enable = "avx512f,avx512vnni")]
         fn wide(rounds: usize) -> usize {
-            let (a, b) = (_mm512_set1_epi16(black_box(3)), _mm512_set1_epi16(black_box(-5)));
+            let a = _mm512_set1_epi16(black_box(3));
+            let b = _mm512_set1_epi16(black_box(-5));
             let mut sums = [_mm512_set1_epi32(1); CHAINS];
             for _ in 0..rounds {
                 sums.iter_mut().for_each(|sum| *sum = _mm512_dpwssd_epi32(*sum, a, b));

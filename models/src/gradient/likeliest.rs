@@ -103,7 +103,8 @@ mod tests {
                     moved[id as usize] += step;
                     (likeliest.divergence(&moved).0, moved[id as usize])
                 };
-                let ((above, up), (below, down)) = (at(STEP), at(-STEP));
+                let (above, up) = at(STEP);
+                let (below, down) = at(-STEP);
                 let measured = (above - below) / f64::from(up - down);
                 let place = likeliest.ids().iter().position(|&own| own == id);
                 let slope = place.map_or(0.0, |place| f64::from(slopes[place]));

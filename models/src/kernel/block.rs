@@ -378,7 +378,8 @@ mod tests {
                         let right = Right { from: &right, stride: columns + 5 };
                         multiply_pairs(way, Extent { rows, inner, columns }, left, right, (&mut to, columns + 1), sum);
                         for (at, &found) in to.iter().enumerate() {
-                            let (r, c) = (at / (columns + 1), at % (columns + 1));
+                            let r = at / (columns + 1);
+                            let c = at % (columns + 1);
                             let product = |k: usize| -> f32 {
                                 let [a, b] = [r * row + k * step, k * (columns + 5) + c];
                                 value(2 * a) * value(2 * b) + value(2 * a + 1) * value(2 * b + 1)

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn plain_floats_are_not_unpacked() {
         let panel: Vec<f32> = (0..3 * PANEL).map(|i| i as f32).collect();
-        let (from, scratch) = (panel.as_ptr().cast(), std::ptr::null_mut());
+        let from = panel.as_ptr().cast();
+        let scratch = std::ptr::null_mut();
         let source = PanelSource { form: Form::F32, from, skipped: 0, k: 3, scratch, keep: false };
         // SAFETY: plain floats need no scratch.
         assert_eq!(unsafe { unpack(source) }, panel.as_ptr());

@@ -28,7 +28,7 @@ pub enum ModelLayout {
     Adapter(PathBuf),
     /// Layout that must be converted first.
     Foreign(ForeignLayout),
-    /// None of these.
+    /// Layout of another kind.
     Unknown,
 }
 

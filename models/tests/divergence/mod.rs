@@ -40,7 +40,8 @@ impl Divergence {
     pub fn add(&mut self, exact: &[Vec<f32>], other: &[Vec<f32>]) {
         assert_eq!(exact.len(), other.len());
         for (exact, other) in exact.iter().zip(other) {
-            let (p, q) = (log_softmax(exact), log_softmax(other));
+            let p = log_softmax(exact);
+            let q = log_softmax(other);
             let divergence: f64 = p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum();
             self.sum += divergence;
             self.largest = self.largest.max(divergence);

@@ -62,7 +62,8 @@ pub(crate) fn whole(name: &str) -> (tempfile::TempDir, Fixture) {
 
 fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        let from = entry.path();
+        let to = to.join(entry.file_name());
         if from.is_dir() {
             std::fs::create_dir(&to).unwrap();
             copy(&from, &to);

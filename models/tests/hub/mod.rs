@@ -106,7 +106,8 @@ impl State {
             Some((start, end)) => (start.parse().unwrap(), end.parse::<usize>().unwrap() + 1),
             None => (0, bytes.len()),
         };
-        let (end, whole) = (end.min(bytes.len()), bytes.len());
+        let end = end.min(bytes.len());
+        let whole = bytes.len();
         if start >= whole {
             let status = "416 Range Not Satisfiable";
             let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");

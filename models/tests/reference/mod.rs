@@ -146,7 +146,8 @@ impl Reference {
         };
         let residual = f64::from(architecture.residual_scale);
         let add_scaled = |x: &mut [f64], y: &[f64]| x.iter_mut().zip(y).for_each(|(x, y)| *x += residual * y);
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
         for (position, x) in stream.iter_mut().enumerate() {
             let normed = norm(attention_in, x);
             let q = self.heads(layer, "q", &normed, position);
@@ -166,7 +167,8 @@ impl Reference {
             }
             add_scaled(x, &norm(attention_out, &self.linear(&name("self_attn.o_proj"), &attended)));
             let normed = norm(ffn_in, x);
-            let (gate, up) = (self.linear(&name("mlp.gate_proj"), &normed), self.linear(&name("mlp.up_proj"), &normed));
+            let gate = self.linear(&name("mlp.gate_proj"), &normed);
+            let up = self.linear(&name("mlp.up_proj"), &normed);
             let activated = |x: f64| match architecture.activation {
                 Activation::Silu => x / (1.0 + (-x).exp()),
                 Activation::GeluTanh => {
@@ -202,7 +204,8 @@ impl Reference {
         for head in all.chunks_exact_mut(self.config.head_dim) {
             let (left, right) = head[..2 * half].split_at_mut(half);
             for (d, (left, right)) in left.iter_mut().zip(right).enumerate() {
-                let (cos, sin) = (f64::from(turned[d]), f64::from(turned[d + half]));
+                let cos = f64::from(turned[d]);
+                let sin = f64::from(turned[d + half]);
                 (*left, *right) = (*left * cos - *right * sin, *right * cos + *left * sin);
             }
         }

@@ -145,7 +145,8 @@ impl Replica {
         for (name, file) in newest.files.iter().filter(|(name, _)| *name != MANIFEST) {
             self.write(name, file, &mut report).await?;
         }
-        let (dir, next) = (self.dir.clone(), newest.clone());
+        let dir = self.dir.clone();
+        let next = newest.clone();
         blocking(move || held::announce(&dir, &next)).await?;
         self.write(MANIFEST, manifest, &mut report).await?;
         self.hold(newest).await?;
@@ -161,7 +162,8 @@ impl Replica {
             return Ok(());
         }
         let begun = held.filter(|held| name.starts_with(held::LOGS) && !held.parts.is_empty() && held.begins(file));
-        let (begun, whole) = (begun.cloned(), file.clone());
+        let begun = begun.cloned();
+        let whole = file.clone();
         let open = move || {
             let opened = match &begun {
                 Some(begun) => FileFetch::append(&path, begun, &whole).map(Some),

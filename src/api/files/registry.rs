@@ -251,7 +251,8 @@ mod tests {
         assert_eq!(files.reserve(&caller, "b", 6 << 10).unwrap_err().code, Code::QueueFull);
         let part = files.begin("a", "a.txt").unwrap();
         fs::write(&part.content, "text").unwrap();
-        let (filename, purpose) = ("a.txt".to_owned(), "assistants".to_owned());
+        let filename = "a.txt".to_owned();
+        let purpose = "assistants".to_owned();
         let record = FileRecord { owner: None, created_at: 0, filename, purpose, bytes: 4 };
         files.finish(first, &part, record).unwrap();
         // The file takes the room of its content, not what was reserved for it.

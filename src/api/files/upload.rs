@@ -117,7 +117,9 @@ async fn stored(
         return Err(ApiError::invalid("file", message));
     }
     let part = {
-        let (stores, id, filename) = (Arc::clone(stores), id.to_owned(), filename.clone());
+        let stores = Arc::clone(stores);
+        let id = id.to_owned();
+        let filename = filename.clone();
         run_blocking(move || stores.files.begin(&id, &filename).map_err(unwritable)).await?
     };
     let (chunks, writer) = writer(part.content.clone());

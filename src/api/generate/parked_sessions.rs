@@ -203,7 +203,8 @@ mod tests {
         assert!(began.elapsed() < SETTLING);
         parked.settle(&name, &[1, 2, 3]).await;
         assert!(began.elapsed() >= SETTLING, "not for ever");
-        let (waiting, same) = (parked.clone(), name.clone());
+        let waiting = parked.clone();
+        let same = name.clone();
         let waits = tokio::spawn(async move { waiting.settle(&same, &[1, 2, 3]).await });
         tokio::task::yield_now().await;
         assert!(!waits.is_finished());

@@ -189,7 +189,8 @@ mod tests {
 
     #[test]
     fn a_seal_is_opened_by_its_secret_and_its_tenant_alone() {
-        let (alice, bob) = (KeyOwner::parse("a"), KeyOwner::parse("b"));
+        let alice = KeyOwner::parse("a");
+        let bob = KeyOwner::parse("b");
         let secret = secret();
         let seal = Sealer { secret: secret.clone(), owner: alice }.seal("h\u{fc}").unwrap();
         assert!(!seal.contains("h\u{fc}"));

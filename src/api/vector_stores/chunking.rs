@@ -58,7 +58,8 @@ impl ChunkingStrategy {
         let ChunkingStrategy::Static { sizes } = self else { return Ok(None) };
         let ChunkSizes { max_chunk_size_tokens: size, chunk_overlap_tokens: overlap } = sizes;
         let at = |field: &str| format!("chunking_strategy.static.{field}");
-        let (low, high) = (*CHUNK_TOKENS.start(), *CHUNK_TOKENS.end().min(&most));
+        let low = *CHUNK_TOKENS.start();
+        let high = *CHUNK_TOKENS.end().min(&most);
         if !(low..=high).contains(&size) {
             let param = at("max_chunk_size_tokens");
             return Err(ApiError::invalid(&param, format!("`{param}` must be from {low} to {high}, not {size}")));

@@ -101,7 +101,9 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
 
 /// Marks a file as being indexed; see [`VectorStore::claim`].
 async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Result<bool, ApiError> {
-    let (store, id, seen) = (Arc::clone(store), id.to_owned(), seen.clone());
+    let store = Arc::clone(store);
+    let id = id.to_owned();
+    let seen = seen.clone();
     run_blocking(move || Ok(store.claim(&id, &seen))).await
 }
 
@@ -273,7 +275,8 @@ pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str)
             index.change(state, changes)?.finished().await.map_err(|error| unchangeable(&store.id, &error))?;
         }
     }
-    let (store, id) = (Arc::clone(store), id.to_owned());
+    let store = Arc::clone(store);
+    let id = id.to_owned();
     run_blocking(move || store.remove_file(&id).map_err(unwritable)).await?;
     Ok(true)
 }
@@ -293,7 +296,9 @@ pub(super) async fn attach(store: &Arc<VectorStore>, files: Vec<(String, Attache
 
 /// Writes the result of indexing a file whose record was `seen`.
 async fn finish(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile, done: AttachedFile) -> Result<(), ApiError> {
-    let (store, id, seen) = (Arc::clone(store), id.to_owned(), seen.clone());
+    let store = Arc::clone(store);
+    let id = id.to_owned();
+    let seen = seen.clone();
     run_blocking(move || store.finish_file(&id, &seen, done).map_err(unwritable)).await
 }
 

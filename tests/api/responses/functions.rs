@@ -97,7 +97,8 @@ async fn results_are_answered_with_the_previous_response_and_without() {
     let server = test_server(caller()).await;
     let (_, first) = create(&server, &with(json!({}))).await;
     let made = calls(&first);
-    let (bonn, jena) = (output(made[0], "21 degrees"), output(made[1], "19 degrees"));
+    let bonn = output(made[0], "21 degrees");
+    let jena = output(made[1], "19 degrees");
     // Results may come in any order: the prompt shows them in the order of the calls.
     for results in [json!([bonn, jena]), json!([jena, bonn])] {
         let body = with(json!({"previous_response_id": first["id"], "input": results}));
@@ -168,7 +169,8 @@ async fn a_conversation_keeps_calls_and_results() {
     let items: Value = server.get(&path).await.json().await.unwrap();
     let kinds: Vec<&str> =
         items["data"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
-    let (call, result) = ("function_call", "function_call_output");
+    let call = "function_call";
+    let result = "function_call_output";
     assert_eq!(kinds, ["message", "message", call, call, result, result, "message"]);
 }
 

@@ -193,7 +193,8 @@ mod tests {
         let byte = |dir: &Path| fs::read(dir.join(&bit.file)).unwrap()[usize::try_from(bit.place).unwrap()];
         assert_eq!(byte(&dir) ^ byte(&copy), 1);
         let mut late = manifest.clone();
-        let (base, log) = (manifest.base(), String::new());
+        let base = manifest.base();
+        let log = String::new();
         late.delta = Some(DeltaInfo { base, passages: 2, graph: None, log, bytes: 0, commits: 1, changes: NEAR_MERGE });
         assert!(attempt(&late).unwrap().is_none(), "a merge is near");
         fs::remove_file(dir.join(&bit.file)).unwrap();

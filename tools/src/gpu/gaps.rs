@@ -91,7 +91,8 @@ mod tests {
     async fn only_gaps_between_the_last_beginning_and_the_first_end_count() {
         let backend = MockBackend::random(1, 259).with_overlap().with_time(Duration::from_millis(2), Duration::ZERO);
         let engine = Engine::start(Box::new(backend), EngineConfig::default(), Tokenizer::bytes().table()).unwrap();
-        let (gaps, never) = (DecodeGaps::new(&engine, 2), DecodeGaps::new(&engine, 2));
+        let gaps = DecodeGaps::new(&engine, 2);
+        let never = DecodeGaps::new(&engine, 2);
         let mut session = engine.session(SessionOptions::default());
         session.append(&[1, 2, 3], Origin::Prompt, false);
         let generate = Generate { max_tokens: 40, ignore_eos: true, ..Generate::default() };

@@ -152,7 +152,8 @@ mod tests {
             let updated = update(&mut learner, &mut optimizer, &pairs, TERMS, pack_tokens, 0.0).unwrap();
             (optimizer.moments().0.to_vec(), updated)
         };
-        let ((gradient, updated), (parted, _)) = (gradient_of(1000), gradient_of(40));
+        let (gradient, updated) = gradient_of(1000);
+        let (parted, _) = gradient_of(40);
         let norm = gradient.iter().map(|&g| f64::from(g).powi(2)).sum::<f64>().sqrt();
         assert!(norm > 0.0 && (norm - updated.norm).abs() < 1e-6 * norm);
         assert!(gradient.iter().zip(&parted).all(|(a, b)| f64::from((a - b).abs()) < 1e-4 * norm));

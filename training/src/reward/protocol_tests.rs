@@ -104,7 +104,8 @@ async fn forced_answers_are_not_training_targets() {
     let sample = played_within(Some(2), "search-r1", &[&asks[..], &[" red house </answer>"]].concat()).await;
     assert!(sample.text.ends_with("<search>the house</search>\n<answer> red house </answer>"), "{}", sample.text);
     assert_eq!((sample.answer.as_deref(), sample.evidence.len()), (Some("red house"), 2));
-    let (learned, (first, _)) = (sample.loss_mask(), sample.forced[0]);
+    let learned = sample.loss_mask();
+    let (first, _) = sample.forced[0];
     assert!(learned[first..].iter().all(|learned| !learned));
     let ids = sample.tokens.iter().zip(&learned).filter(|(_, learned)| **learned).map(|(id, _)| *id);
     assert_eq!(Tokenizer::bytes().decode(&ids.collect::<Vec<u32>>()), asks.concat());

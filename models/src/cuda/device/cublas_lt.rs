@@ -163,7 +163,9 @@ impl LtHandle {
         let mut count = 0;
         // SAFETY: all descriptors live; writes at most `PROPOSALS` results.
         let status = unsafe {
-            let (d, room, most) = (c.pointer, results.as_mut_ptr(), PROPOSALS as c_int);
+            let d = c.pointer;
+            let room = results.as_mut_ptr();
+            let most = PROPOSALS as c_int;
             let operation = operation.pointer;
             (self.library.propose)(
                 self.handle,
@@ -195,7 +197,8 @@ impl LtHandle {
         let mut result = NO_RESULT;
         // SAFETY: all descriptors live; writes one result.
         let status = unsafe {
-            let (d, words) = (c.pointer, &raw const algorithm.words);
+            let d = c.pointer;
+            let words = &raw const algorithm.words;
             (self.library.check_algorithm)(
                 self.handle,
                 operation.pointer,

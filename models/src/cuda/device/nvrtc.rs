@@ -31,7 +31,8 @@ impl Nvrtc {
     }
 
     fn version_text(&self) -> String {
-        let (mut major, mut minor) = (0, 0);
+        let mut major = 0;
+        let mut minor = 0;
         // SAFETY: writes two numbers.
         match unsafe { (self.version)(&mut major, &mut minor) } {
             0 => format!("{major}.{minor}"),

@@ -56,7 +56,8 @@ fn places_follow_each_other_and_are_aligned() {
 #[test]
 fn weights_in_fp8_take_half_of_the_layers_and_room_to_convert_weights_and_activations() {
     let sizes = |format| MemoryPlan::sizes(&seven(), format, &LIMITS, 132);
-    let (half, fp8) = (sizes(WeightFormat::Bf16), sizes(WeightFormat::Fp8));
+    let half = sizes(WeightFormat::Bf16);
+    let fp8 = sizes(WeightFormat::Fp8);
     // 28 layers of 233 million weights, a byte less each; a scale of four bytes for each of 49,664 rows.
     let saved = half.weights - fp8.weights;
     let layer = 4608 * 3584 + 3584 * 3584 + 3 * 18_944 * 3584;

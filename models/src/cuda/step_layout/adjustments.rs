@@ -35,8 +35,7 @@ impl<'a> AdjustmentWriter<'a> {
     /// Writes the adjustment of a row and returns its settings in the kernel's format. `None`, with nothing written, if
     /// the list is too long or names a token outside the vocabulary.
     pub(super) fn settings(&mut self, pick: &Pick, bytes: &mut [u8]) -> Option<SampleRow> {
-        let Pick { temperature, top_k, top_p, min_p, draw, adjustment } = pick;
-        let (temperature, top_k, top_p, min_p, draw) = (*temperature, *top_k, *top_p, *min_p, *draw);
+        let &Pick { temperature, top_k, top_p, min_p, draw, ref adjustment } = pick;
         let kind = SampleKind::Open as u32;
         let row = SampleRow { draw, temperature, top_p, min_p, top_k, kind, ..SampleRow::default() };
         match adjustment {

@@ -39,7 +39,8 @@ pub(super) fn runs(forest: &Forest, parts: Vec<SegmentPart>, heads: HeadLayout) 
     };
     let target = UNITS.div_ceil(heads.kv);
     let share = (parts.iter().map(work).sum::<usize>() / target).max(1);
-    let (mut runs, mut done): (Vec<TileRun>, _) = (Vec::new(), 0);
+    let mut runs: Vec<TileRun> = Vec::new();
+    let mut done = 0;
     let mut number = None;
     for part in parts {
         let queries = forest.queries(&part);

@@ -47,8 +47,11 @@ fn definition(
 ) -> [Vec<f64>; 5] {
     let position = positions(pack);
     let HeadLayout { query, kv, dim } = heads;
-    let (mut out, mut lse) = (vec![0.0; q.len()], vec![0.0; q.len() / dim]);
-    let (mut dq, mut dk, mut dv) = (vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; k.len()]);
+    let mut out = vec![0.0; q.len()];
+    let mut lse = vec![0.0; q.len() / dim];
+    let mut dq = vec![0.0; q.len()];
+    let mut dk = vec![0.0; k.len()];
+    let mut dv = vec![0.0; k.len()];
     let scale = f64::from(rule.scale);
     let cap = rule.cap.map_or(f64::INFINITY, f64::from);
     let limited = |score: f64| if rule.cap.is_some() { cap * (score / cap).tanh() } else { score };
@@ -113,9 +116,12 @@ impl Case {
         let team = Team::new(threads);
         let [q, k, v, dout] = &self.inputs;
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
-        let (mut out, mut lse) = (nan(q), vec![f32::NAN; q.len() / self.heads.dim]);
+        let mut out = nan(q);
+        let mut lse = vec![f32::NAN; q.len() / self.heads.dim];
         plan.forward(&team, rule, q, k, v, &mut out, &mut lse);
-        let (mut dq, mut dk, mut dv) = (nan(q), nan(k), nan(v));
+        let mut dq = nan(q);
+        let mut dk = nan(k);
+        let mut dv = nan(v);
         plan.backward(&team, rule, q, k, v, &out, &lse, dout, &mut dq, &mut dk, &mut dv);
         [out, lse, dq, dk, dv]
     }

@@ -68,7 +68,8 @@ impl Case {
     fn new(vocabulary: usize, width: usize, targets: usize) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64((vocabulary + width + targets) as u64);
         let mut values = |count: usize| -> Vec<f32> { (0..count).map(|_| random.random_range(-1.0..1.0)).collect() };
-        let (weights, hidden) = (values(vocabulary * width), values(targets * width));
+        let weights = values(vocabulary * width);
+        let hidden = values(targets * width);
         let slopes =
             values(2 * targets).chunks_exact(2).map(|two| Slope { logprob: two[0], entropy: two[1] }).collect();
         let ids = (0..targets).map(|_| random.random_range(0..vocabulary as u32)).collect();
@@ -115,7 +116,8 @@ impl Case {
         let team = Team::new(threads);
         let packed = Packed::from_f32(&self.weights, self.vocabulary, self.width);
         let head = VocabularyHead { weights: &packed, rounded: false, cap: None };
-        let (mut dhidden, mut grad) = (vec![f32::NAN; self.hidden.len()], vec![0.0; self.weights.len()]);
+        let mut dhidden = vec![f32::NAN; self.hidden.len()];
+        let mut grad = vec![0.0; self.weights.len()];
         learn_with(isa, &team, head, &self.hidden, &self.ids, objective, &mut dhidden, Some(&mut grad));
         (dhidden, grad)
     }
@@ -129,11 +131,13 @@ fn wide(values: &[f32]) -> Vec<f64> {
 fn scores_and_gradients_agree_with_the_definition() {
     for (vocabulary, width, targets) in [(5, 3, 1), (16, 16, 4), (1000, 20, 7), (403, 48, 200)] {
         let case = Case::new(vocabulary, width, targets);
-        let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+        let hidden = wide(&case.hidden);
+        let weights = wide(&case.weights);
         for isa in Isa::available() {
             let one = case.run(isa, 1);
             let (scores, dhidden, grad) = &one;
-            let (mut expected_hidden, mut expected_grad) = (vec![0.0; hidden.len()], vec![0.0; weights.len()]);
+            let mut expected_hidden = vec![0.0; hidden.len()];
+            let mut expected_grad = vec![0.0; weights.len()];
             for (target, slope) in case.slopes.iter().enumerate() {
                 let [logprob, entropy] = case.score(target, &hidden, &weights);
                 assert!((f64::from(scores[target].logprob) - logprob).abs() < 1e-5);
@@ -159,7 +163,8 @@ fn scores_and_gradients_agree_with_the_definition() {
 #[test]
 fn gradients_agree_with_finite_differences() {
     let case = Case::new(37, 6, 5);
-    let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+    let hidden = wide(&case.hidden);
+    let weights = wide(&case.weights);
     let (_, dhidden, grad) = case.run(Isa::best(), 2);
     let close = |found: f32, loss: &dyn Fn(f64) -> f64| {
         let slope = (loss(1e-5) - loss(-1e-5)) / 2e-5;
@@ -190,12 +195,14 @@ fn scoring_alone_says_the_same() {
 fn what_targets_are_drawn_to_counts_as_defined() {
     for (vocabulary, width, targets) in [(5, 3, 2), (403, 48, 200)] {
         let case = Case::new(vocabulary, width, targets);
-        let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+        let hidden = wide(&case.hidden);
+        let weights = wide(&case.weights);
         for isa in Isa::available() {
             let (_, plain_hidden, plain_grad) = case.run(isa, 1);
             let mut drawn = Drawn::new(&case);
             let one = case.learn(isa, 1, &mut drawn);
-            let (mut expected_hidden, mut expected_grad) = (wide(&plain_hidden), wide(&plain_grad));
+            let mut expected_hidden = wide(&plain_hidden);
+            let mut expected_grad = wide(&plain_grad);
             let mut apart = drawn.apart.iter();
             for target in 0..targets {
                 let logs = case.logs(target, &hidden, &weights);
@@ -227,7 +234,8 @@ fn what_targets_are_drawn_to_counts_as_defined() {
 #[test]
 fn what_targets_are_drawn_to_agrees_with_finite_differences() {
     let case = Case::new(37, 6, 5);
-    let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+    let hidden = wide(&case.hidden);
+    let weights = wide(&case.weights);
     let mut drawn = Drawn::new(&case);
     let (dhidden, grad) = case.learn(Isa::best(), 2, &mut drawn);
     let loss = |hidden: &[f64], weights: &[f64]| {
@@ -257,10 +265,12 @@ fn the_likeliest_are_those_of_all_logits_in_order() {
     let case = Case::new(300, 32, 130);
     let packed = Packed::from_f32(&case.weights, case.vocabulary, case.width);
     let ask = |threads, count| likeliest(&Team::new(threads), &packed, None, &case.hidden, count);
-    let (all, few) = (ask(2, 1000), ask(2, 7));
+    let all = ask(2, 1000);
+    let few = ask(2, 7);
     assert_eq!((all.len(), few.len()), (130, 130));
     assert_eq!(few, ask(3, 7));
-    let (hidden, weights) = (wide(&case.hidden), wide(&case.weights));
+    let hidden = wide(&case.hidden);
+    let weights = wide(&case.weights);
     for (target, (all, few)) in all.iter().zip(&few).enumerate() {
         let logs = case.logs(target, &hidden, &weights);
         assert_eq!((all.ids().len(), few.ids()), (300, &all.ids()[..7]));

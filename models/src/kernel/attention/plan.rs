@@ -137,7 +137,8 @@ impl TilePlan {
 
 /// Splits a row into members of at most `most` queries.
 fn split(row: usize, share: &BatchRow, most: usize) -> impl Iterator<Item = QuerySpan> {
-    let (first, start) = (share.tokens.start, share.start);
+    let first = share.tokens.start;
+    let start = share.start;
     let tokens = share.tokens.len();
     (0..tokens).step_by(most).map(move |done| QuerySpan {
         row,

@@ -95,7 +95,9 @@ impl<S: Stored + Pod> Cache<S> {
     fn rounding(&self, table: &[u32], position: usize, head: usize, query: &[f32], rule: ScoreRule) -> f64 {
         let kv = head / self.heads.group();
         let queries: f32 = query.iter().map(|value| value.abs()).sum();
-        let (mut score, mut value, mut largest) = (0.0f32, 0.0f32, 0.0f32);
+        let mut score = 0.0f32;
+        let mut value = 0.0f32;
+        let mut largest = 0.0f32;
         for t in 0..=position {
             let [key, own] = &self.given[self.place(table, t, kv)];
             // Half a step, and at the largest value the rounding of the scale.

@@ -15,7 +15,8 @@ const TILE: usize = 6;
 /// Returns the smallest and the largest value of a row, or NaN twice if one is NaN.
 pub(in crate::kernel) fn range(row: &[f32]) -> (f32, f32) {
     let (vectors, rest) = row.as_chunks::<WIDTH>();
-    let (mut low, mut high) = (f32::INFINITY, f32::NEG_INFINITY);
+    let mut low = f32::INFINITY;
+    let mut high = f32::NEG_INFINITY;
     // SAFETY: part of every AArch64 CPU; a vector has four values. The instructions return NaN if one operand is NaN.
     unsafe {
         let mut least = vdupq_n_f32(low);

@@ -186,7 +186,8 @@ mod tests {
     }
 
     fn check<W: QuantForm>() {
-        let (rows, blocks) = (3, 4);
+        let rows = 3;
+        let blocks = 4;
         let x: Vec<f32> = (0..rows * blocks * BLOCK).map(|i| (i as f32 * 0.3).cos() * i as f32).collect();
         let mut to = vec![0; rows * blocks * WORDS];
         // SAFETY: as above.

@@ -53,7 +53,8 @@ fn noise(seed: u64, count: usize) -> Vec<f32> {
 
 #[test]
 fn unpacking_gives_exactly_the_reference_values() {
-    let (out, inn) = (45, 512);
+    let out = 45;
+    let inn = 512;
     for kind in quantized() {
         let (packed, values) = weights(kind, 1, out, inn);
         let mut row = vec![0.0; inn];
@@ -100,7 +101,8 @@ fn integer_products_agree_with_sums_of_the_reference_values() {
 
 #[test]
 fn the_largest_sums_fit() {
-    let (out, inn) = (33, 512);
+    let out = 33;
+    let inn = 512;
     for kind in quantized() {
         // Among these patterns are the largest quants of either sign, with the largest factors of either sign.
         for pattern in [0x00, 0x7f, 0x80, 0xff] {
@@ -127,7 +129,9 @@ fn the_largest_sums_fit() {
 
 #[test]
 fn a_row_of_integer_products_does_not_depend_on_its_batch() {
-    let (out, inn, m) = (70, 768, 37);
+    let out = 70;
+    let inn = 768;
+    let m = 37;
     let x = noise(5, m * inn);
     for isa in IntegerIsa::available() {
         for kind in quantized() {
@@ -150,7 +154,8 @@ fn a_row_of_integer_products_does_not_depend_on_its_batch() {
 
 #[test]
 fn products_byte_by_byte_are_the_same() {
-    let (out, inn) = (70, 768);
+    let out = 70;
+    let inn = 768;
     let x = noise(9, 9 * inn);
     for [quads, pairs] in IntegerIsa::with_quads() {
         for kind in quantized() {

@@ -167,7 +167,8 @@ mod tests {
             let loss = study.learn(&mut learned, &pairs(heads, false), 7);
             (loss, learned.values)
         };
-        let ((one_loss, one), (loss, seven)) = (end(1), end(HEADS));
+        let (one_loss, one) = end(1);
+        let (loss, seven) = end(HEADS);
         assert!(one[1] > 0.5 && (loss - one_loss).abs() < 1e-4, "{one:?} {loss} {one_loss}");
         for head in seven.chunks_exact(2) {
             assert_eq!(head, &seven[..2]);

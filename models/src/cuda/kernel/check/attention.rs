@@ -170,8 +170,7 @@ pub(super) fn compare_decode(
     splits: u32,
     about: &str,
 ) -> Result<(), CheckError> {
-    let AttentionCase { rows, dim, heads, kv_heads, .. } = case;
-    let (dim, heads, kv_heads) = (*dim, *heads, *kv_heads);
+    let &AttentionCase { ref rows, dim, heads, kv_heads, .. } = case;
     let count = rows.len() as u32;
     // Two rows of padding after the others, with and without a token to write zeros to.
     let first: Vec<u32> = (0..=count).chain([NONE]).collect();
@@ -241,8 +240,7 @@ pub(super) fn prefill(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), Chec
 
 /// Compares prefill attention of a case. `about` is added to the case's name.
 pub(super) fn compare_prefill(bench: &mut CheckBench<'_>, case: &AttentionCase, about: &str) -> Result<(), CheckError> {
-    let AttentionCase { rows, dim, heads, kv_heads, .. } = case;
-    let (dim, heads, kv_heads) = (*dim, *heads, *kv_heads);
+    let &AttentionCase { ref rows, dim, heads, kv_heads, .. } = case;
     let mut tiles: Vec<[u32; 2]> = Vec::new();
     for (index, row) in rows.iter().enumerate() {
         let count = prefill_tiles(row.1 as u32, heads as u32, kv_heads as u32);

@@ -81,7 +81,8 @@ pub(super) fn check(bench: &mut CheckBench<'_>, dim: usize) -> Result<(), CheckE
 
 /// Checks writes into one layer's cache of at least `bytes` bytes.
 pub(super) fn large_cache(bench: &mut CheckBench<'_>, dim: usize, bytes: usize, about: &str) -> Result<(), CheckError> {
-    let (heads, kv_heads) = (16, 8);
+    let heads = 16;
+    let kv_heads = 8;
     let case = case(bench, dim, (heads, kv_heads), false, false);
     let part = bytes.div_ceil(BLOCKS * layout::block_len(kv_heads, dim) * size_of::<bf16>()).max(2);
     compare(bench, &case, &format!("{heads} over {kv_heads} of {dim}{about}"), part)
@@ -117,16 +118,52 @@ fn case(
     }
 }
 
+/// Queries, keys and values after the kernel, and the cache that it leaves.
+struct ExpectedRotary {
+    /// `[token][head][dim]`, in the place of the projections.
+    qkv: Vec<f64>,
+    /// Elements of [`BLOCKS`] blocks. `None` for those that no token is written to.
+    stored: Vec<Option<f64>>,
+}
+
+/// Width of the rows of block tables.
+const STRIDE: usize = 4;
+
+impl ExpectedRotary {
+    /// Computes the result of a case whose rows have the blocks of `tables`, [`STRIDE`] each.
+    fn of(case: &RotaryCase, tables: &[u32]) -> Self {
+        let RotaryCase { dim, heads, kv_heads, .. } = *case;
+        let all = heads + 2 * kv_heads;
+        let mut qkv = wide(&case.qkv);
+        let mut stored: Vec<Option<f64>> = vec![None; BLOCKS * layout::block_len(kv_heads, dim)];
+        for token in (0..case.rows.len()).filter(|&token| case.rows[token] != NONE) {
+            for head in 0..all {
+                let x = case.head(token, head);
+                if head < heads {
+                    qkv[(token * all + head) * dim..][..dim].copy_from_slice(&x);
+                    continue;
+                }
+                let kv = (head - heads) % kv_heads;
+                let is_value = head >= heads + kv_heads;
+                let position = case.positions[token] as usize;
+                let block = tables[case.rows[token] as usize * STRIDE + position / BLOCK] as usize;
+                let share = (block * kv_heads + kv) * 2 * BLOCK * dim;
+                for (at, x) in x.into_iter().enumerate() {
+                    let place = if is_value { layout::value } else { layout::key };
+                    stored[share + place(position % BLOCK, at, dim)] = Some(x);
+                }
+            }
+        }
+        Self { qkv, stored }
+    }
+}
+
 /// Compares a launch over a cache of [`BLOCKS`] parts of `part` blocks each, of which only the last block is used.
 fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str, part: usize) -> Result<(), CheckError> {
-    let dim = case.dim;
-    let heads = case.heads;
-    let kv_heads = case.kv_heads;
-    let all = heads + 2 * kv_heads;
+    let RotaryCase { dim, heads, kv_heads, .. } = *case;
     let count = case.rows.len();
-    let stride = 4;
     let order = bench.random.order(BLOCKS);
-    let tables = &order[..2 * stride];
+    let tables = &order[..2 * STRIDE];
     let places: Vec<u32> = tables.iter().map(|block| (*block + 1) * part as u32 - 1).collect();
     let none = bench.put(&[0u32])?;
     let batch = BatchView {
@@ -136,56 +173,32 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str, part: usiz
         first: none,
         context: none,
         tables: bench.put(&places)?,
-        stride: stride as u32,
+        stride: STRIDE as u32,
         bounds: BatchBounds { rows: 2, tokens: count, positions: 64, blocks: BLOCKS * part },
     };
     let len = layout::block_len(kv_heads, dim);
     let cache = bench.reserved::<bf16>(BLOCKS * part * len)?;
     let qkv = bench.put(&case.qkv)?;
-    let bias = case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?;
     let norms = case.norms.as_ref().map(|[q, k]| Ok::<_, CheckError>([bench.put(q)?, bench.put(k)?]));
     let head_norms = norms.transpose()?;
-    let table = bench.put(&case.table)?;
-    let count32 = count as u32;
-    let heads32 = heads as u32;
-    let kv32 = kv_heads as u32;
     Rotary {
         batch,
         qkv,
-        bias,
+        bias: case.bias.as_ref().map(|bias| bench.put(bias)).transpose()?,
         head_norms,
-        table,
+        table: bench.put(&case.table)?,
         cache,
-        count: count32,
-        heads: heads32,
-        kv_heads: kv32,
+        count: count as u32,
+        heads: heads as u32,
+        kv_heads: kv_heads as u32,
         dim: dim as u32,
         eps: EPS,
     }
     .launch(&bench.device)?;
 
-    let mut wanted = wide(&case.qkv);
-    let mut stored: Vec<Option<f64>> = vec![None; BLOCKS * len];
-    for token in (0..count).filter(|&token| case.rows[token] != NONE) {
-        for head in 0..all {
-            let x = case.head(token, head);
-            if head < heads {
-                wanted[(token * all + head) * dim..][..dim].copy_from_slice(&x);
-                continue;
-            }
-            let kv = (head - heads) % kv_heads;
-            let is_value = head >= heads + kv_heads;
-            let position = case.positions[token] as usize;
-            let block = tables[case.rows[token] as usize * stride + position / BLOCK] as usize;
-            let share = (block * kv_heads + kv) * 2 * BLOCK * dim;
-            for (at, x) in x.into_iter().enumerate() {
-                let place = if is_value { layout::value } else { layout::key };
-                stored[share + place(position % BLOCK, at, dim)] = Some(x);
-            }
-        }
-    }
+    let expected = ExpectedRotary::of(case, tables);
     let found = wide(&bench.get(&qkv)?);
-    bench.compare(CudaKernel::Rotary, &format!("{name}: queries"), &found, &wanted, BF16);
+    bench.compare(CudaKernel::Rotary, &format!("{name}: queries"), &found, &expected.qkv, BF16);
     let mut found = Vec::new();
     if part == 1 {
         found = bench.get(&cache)?;
@@ -195,18 +208,23 @@ fn compare(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str, part: usiz
             found.extend(bench.get(&block)?);
         }
     }
+    compare_cache(bench, name, &found, &expected.stored);
+    Ok(())
+}
+
+/// Compares the elements of the cache that were to be written, and demands that the others are as they were.
+fn compare_cache(bench: &mut CheckBench<'_>, name: &str, found: &[bf16], stored: &[Option<f64>]) {
     let mut written = Vec::new();
     let mut wanted = Vec::new();
-    for (found, stored) in found.iter().zip(&stored) {
+    for (found, stored) in found.iter().zip(stored) {
         if let Some(stored) = stored {
             written.push(found.to_f64());
             wanted.push(*stored);
         }
     }
     bench.compare(CudaKernel::Rotary, &format!("{name}: cache"), &written, &wanted, BF16);
-    let untouched = found.iter().zip(&stored).all(|(found, stored)| stored.is_some() || found.to_bits() == 0xffff);
+    let untouched = found.iter().zip(stored).all(|(found, stored)| stored.is_some() || found.to_bits() == 0xffff);
     bench.demand(CudaKernel::Rotary, &format!("{name}: the rest of the cache"), untouched);
-    Ok(())
 }
 
 fn backwards(bench: &mut CheckBench<'_>, case: &RotaryCase, name: &str) -> Result<(), CheckError> {
