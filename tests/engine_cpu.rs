@@ -121,7 +121,9 @@ async fn sessions_with_proposed_tokens_say_what_they_say_alone() {
         assert_eq!(ids(session), episode_alone(&mut decoder, prompt, None));
     }
     let counters = engine.counters();
-    assert!(counters.lookup_accepted_tokens_total.get() <= counters.lookup_proposed_tokens_total.get());
+    let accepted = counters.lookup_accepted_tokens_total.get();
+    let proposed = counters.lookup_proposed_tokens_total.get();
+    assert!(proposed > 0 && accepted <= proposed, "{accepted} of {proposed}");
     assert_eq!(counters.invariant_violations_total.get() + counters.step_failures_total.get(), 0);
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use waymark_models::cuda::{CudaDecoder, CudaError};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::Pick;
+use waymark_models::weights::Weights;
 use waymark_models::{AdapterSlot, ForwardBatch, Logits};
 
 use super::backend::{Backend, BackendError, BackendSpec, PassOutput, RecordedSteps};
@@ -77,6 +78,10 @@ impl Backend for CudaBackend {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         Ok(self.decoder.copy_block(from as usize, to as usize)?)
+    }
+
+    fn replace_weights(&mut self, weights: &Weights) -> Result<(), BackendError> {
+        Ok(self.decoder.replace_weights(weights)?)
     }
 
     fn load_adapter(&mut self, dir: &Path) -> Result<AdapterSlot, BackendError> {

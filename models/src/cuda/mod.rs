@@ -27,6 +27,7 @@ pub mod plan;
 pub mod profile;
 mod source;
 pub mod step_layout;
+mod tensor_check;
 #[cfg(test)]
 mod toy;
 

@@ -233,7 +233,7 @@ fn quantize(values: &[bf16], inn: usize, to: &mut [u8]) -> Result<Vec<f32>, usiz
 }
 
 /// Returns the error of a tensor that `e4m3` cannot hold.
-fn not_finite(name: &str, row: usize) -> ModelError {
+pub(super) fn not_finite(name: &str, row: usize) -> ModelError {
     let reason = format!("row {row} has a value that is not finite in bf16: fp8 cannot hold it; use bf16 weights");
     ModelError::Tensor { name: name.to_owned(), reason }
 }

@@ -52,6 +52,21 @@ async fn a_recorded_stream_gives_its_tokens_and_alternatives() {
 }
 
 #[tokio::test]
+async fn a_minimum_beyond_the_maximum_is_not_sent() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    for (least, sent) in [(9, 6), (4, 4)] {
+        stub.fail([StubFault::Recorded(body(&recorded("stream")))]);
+        let mut session = opened(&fleet, &prompt());
+        let turn = run(&mut session, Generate { max_tokens: 6, min_tokens: least, ..Generate::default() }).await;
+        assert_eq!((turn.error, turn.steps.len()), (None, 6));
+        let (_, request) = stub.streamed().pop().unwrap();
+        // An engine refuses a minimum above the maximum.
+        assert_eq!(request["sampling_params"]["min_tokens"], sent, "{request}");
+    }
+}
+
+#[tokio::test]
 async fn the_recorded_completions_give_the_same_tokens() {
     let stub = Stub::with(false).await;
     let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();

@@ -18,6 +18,7 @@ use crate::cuda::source::WeightSource;
 use crate::cuda::step_layout::{StepShape, StepWriter};
 use crate::decoder::DecoderConfig;
 use crate::sampler::{Pick, SampleError, Sampled};
+use crate::weights::Weights;
 
 /// Time limits of graph capture before the first step, and after an adapter is loaded, while requests wait. Each batch
 /// size takes about ten milliseconds; sizes left over are captured at their first use.
@@ -186,6 +187,20 @@ impl CudaDecoder {
         self.runner.unload_adapter(slot)
     }
 
+    /// Replaces the weights by others of the same shape, in place. If the GPU fails halfway, the decoder counts as
+    /// [`lost`](Self::lost). No step may be running, no adapter may be loaded, and the caller must discard keys and values
+    /// cached with the old weights.
+    ///
+    /// # Errors
+    /// [`CudaError::Model`] when the shapes differ, or a tensor is missing or cannot be held in the format of the weights:
+    /// then the old weights remain. Other errors come from the driver.
+    pub fn replace_weights(&mut self, weights: &Weights) -> Result<(), CudaError> {
+        self.finish()?;
+        self.runner.driver.gpu().bind()?;
+        self.runner.replace_weights(weights)?;
+        self.runner.driver.gpu().synchronize()
+    }
+
     /// Copies the keys and values of block `from` to block `to`, in every layer, before the next step. No step may be
     /// running.
     ///
@@ -261,9 +276,10 @@ impl CudaDecoder {
         gpu.synchronize()
     }
 
-    /// Returns the reason why the GPU is unusable. `None` while it works.
+    /// Returns the reason why the decoder is unusable. `None` while it works.
     pub fn lost(&self) -> Option<String> {
-        self.runner.driver.gpu().lost()
+        let torn = self.runner.is_torn().then(|| "the weights were replaced in part: load the model again".to_owned());
+        self.runner.driver.gpu().lost().or(torn)
     }
 
     /// Waits for a running step, discarding its result.

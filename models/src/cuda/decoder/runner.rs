@@ -15,8 +15,10 @@ use crate::cuda::lora_grid::{LoraCapacity, LoraGrid};
 use crate::cuda::plan::{MatrixLayout, Placement, StepLimits, WeightFormat, WeightLayout, WorkspaceLayout};
 use crate::cuda::source::{WeightLoader, WeightSource};
 use crate::cuda::step_layout::{CopyRect, StepLayout, StepShape};
+use crate::cuda::tensor_check::check_tensors;
 use crate::decoder::DecoderConfig;
 use crate::sampler::{SampleError, Sampled};
+use crate::weights::Weights;
 
 /// All memory that a step reads and writes. Everything except the adapters is allocated when a decoder is loaded.
 pub(super) struct StepRunner<D: Driver> {
@@ -31,6 +33,8 @@ pub(super) struct StepRunner<D: Driver> {
     pub(super) step_layout: StepLayout,
     /// Number of KV blocks.
     pub(super) blocks: usize,
+    /// If `true`, a replacement of the weights failed halfway, so that they belong to no checkpoint.
+    torn: bool,
     weights: D::Region,
     work: D::Region,
     cache: D::Region,
@@ -73,12 +77,35 @@ impl<D: Driver> StepRunner<D> {
             buffers,
             step_layout,
             blocks,
+            torn: false,
             weights,
             work,
             cache,
             layout_region,
             driver,
         })
+    }
+
+    /// Replaces the weights by others of the same shape. They keep their place in memory, so that captured graphs remain
+    /// valid. Every tensor is read twice, because nothing is overwritten before all of them were found good. No adapter
+    /// may be loaded.
+    pub(super) fn replace_weights(&mut self, weights: &Weights) -> Result<(), CudaError> {
+        if *weights.config() != self.config {
+            let reason = "the new weights have another shape than the loaded decoder".to_owned();
+            return Err(ModelError::Input(reason).into());
+        }
+        let context = self.limits.context;
+        check_tensors(weights, &self.config, &self.weight_layout, context)?;
+        self.torn = true;
+        let source = WeightSource::Checkpoint(weights);
+        WeightLoader::new(source, &self.driver, &self.weights)?.load(&self.weight_layout, context)?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Returns `true` if a replacement of the weights failed halfway.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn
     }
 
     /// Loads the adapter in `dir` into a free slot.

@@ -6,6 +6,7 @@ mod fp8;
 mod gguf;
 mod pair;
 mod profile;
+mod replaced;
 mod tuning;
 
 use std::ops::Range;

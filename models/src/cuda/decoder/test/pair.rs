@@ -147,6 +147,17 @@ impl<D: Driver> DecoderPair<D> {
         self.runner.copy_block(1, BLOCKS).unwrap_err().to_string()
     }
 
+    /// Replaces the weights of both decoders.
+    pub(super) fn replace_weights(&mut self, weights: &Weights) {
+        self.runner.replace_weights(weights).unwrap();
+        self.decoder.replace_weights(weights).unwrap();
+    }
+
+    /// Returns the error of replacing the emulator's weights alone.
+    pub(super) fn weights_refusal(&mut self, weights: &Weights) -> String {
+        self.runner.replace_weights(weights).unwrap_err().to_string()
+    }
+
     /// Loads an adapter into both decoders.
     pub(super) fn load_adapter(&mut self, dir: &Path) -> AdapterSlot {
         let slot = self.runner.load_adapter(dir).unwrap();

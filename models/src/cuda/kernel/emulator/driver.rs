@@ -94,6 +94,7 @@ impl Driver for Emulator {
     }
 
     fn upload_all<T: Pod>(&self, pieces: &[(&[T], DeviceSlice<T>)]) -> Result<(), CudaError> {
+        self.store.count_upload()?;
         for &(from, to) in pieces {
             self.values(to)[..from.len()].copy_from_slice(from);
         }

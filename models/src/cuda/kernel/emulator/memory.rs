@@ -1,4 +1,4 @@
-//! Memory accounting of the emulated GPU.
+//! Memory accounting of the emulated GPU, and the faults of its copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +10,8 @@ use crate::cuda::CudaError;
 pub(in crate::cuda) struct EmulatorMemory {
     total: usize,
     held: AtomicUsize,
+    /// Number of uploads that succeed before one fails.
+    uploads: AtomicUsize,
 }
 
 /// An allocated region.
@@ -21,7 +23,7 @@ pub(in crate::cuda) struct EmulatorRegion {
 
 impl EmulatorMemory {
     pub(super) fn new(total: usize) -> Self {
-        Self { total, held: AtomicUsize::new(0) }
+        Self { total, held: AtomicUsize::new(0), uploads: AtomicUsize::new(usize::MAX) }
     }
 
     /// Returns the number of allocated bytes.
@@ -32,6 +34,21 @@ impl EmulatorMemory {
     /// Returns the number of free bytes.
     pub(super) fn free(&self) -> usize {
         self.total - self.held()
+    }
+
+    /// Lets every upload fail after the next `count`.
+    pub(in crate::cuda) fn fail_after_uploads(&self, count: usize) {
+        self.uploads.store(count, Ordering::Relaxed);
+    }
+
+    /// Counts an upload. Returns the error of one that is to fail.
+    pub(super) fn count_upload(&self) -> Result<(), CudaError> {
+        let left = self.uploads.load(Ordering::Relaxed);
+        let failed =
+            || CudaError::Call { action: "cannot copy to the device", reason: "a fault of the test".to_owned() };
+        let rest = left.checked_sub(1).ok_or_else(failed)?;
+        self.uploads.store(rest, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Records `bytes` bytes at `address` as allocated.
