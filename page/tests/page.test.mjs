@@ -534,7 +534,7 @@ test("documents are added and deleted, with progress", async (t) => {
   await page.waitForSelector("progress");
   await page.waitForSelector("text=1 document added");
   const sent = JSON.parse(seen.find((one) => one.method === "POST" && one.path === "/v1/documents").body);
-  assert.deepEqual(sent, { documents: [{ id: "notes.md", title: "Trails", text: "# Trails\n\nA waymark is painted on a tree." }], delete: [], wait: false });
+  assert.deepEqual(sent, { documents: [{ id: "notes.md", title: "Trails", text: "# Trails\n\nA waymark is painted on a tree." }], chunked: { "notes.md": 0 }, wait: false });
   await page.click("summary:has-text('Trails')");
   page.once("dialog", (dialog) => dialog.accept());
   await page.click("li:has-text('Trails') >> text=Delete");

@@ -1,5 +1,6 @@
 //! `/v1/documents`: reads and changes the documents of the index while it is searched.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use axum::extract::rejection::PathRejection;
@@ -66,6 +67,11 @@ pub struct UpsertRequest {
     /// IDs of documents to remove; must not overlap with `documents`. Unknown IDs are counted and otherwise ignored.
     #[serde(default)]
     pub delete: Vec<String>,
+    /// Texts that were cut into documents, by name, with the number of parts: `{"notes.md": 3}` if `documents` has
+    /// `notes.md#1` to `notes.md#3`, 0 if it has `notes.md` whole. What an earlier version left is removed: parts with
+    /// higher numbers and, if there are parts, the document with the name itself.
+    #[serde(default)]
+    pub chunked: BTreeMap<String, u64>,
     /// If `true` (the default), the response is sent when the change is committed. If `false`, it is sent at once and
     /// holds the ID of the change.
     pub wait: Option<bool>,
@@ -142,8 +148,9 @@ pub(crate) async fn upsert(
     caller: Caller,
     JsonBody(request): JsonBody<UpsertRequest>,
 ) -> Result<Response, ApiError> {
-    let UpsertRequest { documents, delete, wait } = request;
-    let changes = Changes { delete, ..Changes::upsert(documents.into_iter().map(Document::from)) };
+    let UpsertRequest { documents, delete, chunked, wait } = request;
+    let chunked = chunked.into_iter().collect();
+    let changes = Changes { delete, chunked, ..Changes::upsert(documents.into_iter().map(Document::from)) };
     if wait == Some(false) {
         return commits::start(&state, &caller, changes).await;
     }

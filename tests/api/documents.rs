@@ -12,7 +12,7 @@ use waymark_index::{
     BuildOptions, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex, OpenOptions, build, commit,
 };
 
-use crate::harness::{ServerPlan, TestServer, answer, says};
+use crate::harness::{ServerPlan, TestServer, answer, says, with_fields};
 use crate::small_index::HashEmbed;
 
 /// Builds a document whose text names its edition.
@@ -61,6 +61,31 @@ pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, A
 async fn test_server(writable: bool) -> (tempfile::TempDir, Arc<LiveIndex>, TestServer) {
     let (dir, live, plan) = plan(writable);
     (dir, live, plan.build().await)
+}
+
+#[tokio::test]
+async fn parts_of_an_earlier_longer_text_are_removed() {
+    let (_dir, live, server) = test_server(true).await;
+    let parts = |count: usize, edition_number: usize| {
+        let ids: Vec<String> = (1..=count).map(|part| format!("notes#{part}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        with_fields(edition(&ids, edition_number), json!({"chunked": {"notes": count}}))
+    };
+    let put = async |body: &Value| answer(server.post("/v1/documents", body).await).await;
+    let (status, first) = put(&parts(3, 1)).await;
+    assert_eq!((status, &first["added"], &first["removed"]), (200, &json!(3), &json!(0)), "{first}");
+    let (_, second) = put(&parts(2, 2)).await;
+    assert_eq!((&second["replaced"], &second["removed"]), (&json!(2), &json!(1)), "{second}");
+    assert!(live.current().passage("notes#3").unwrap().is_none());
+    // The text is short enough to be one document now.
+    let whole = with_fields(edition(&["notes"], 3), json!({"chunked": {"notes": 0}}));
+    let (_, third) = put(&whole).await;
+    assert_eq!((&third["added"], &third["removed"]), (&json!(1), &json!(2)), "{third}");
+    // Many changes at once, each of which has to be committed alone.
+    let all = (0..4).map(|number| parts(1 + number % 2, number));
+    let made = futures::future::join_all(all.map(|body| async { put(&{ body }).await.0 })).await;
+    assert_eq!(made, [200; 4]);
+    assert!(live.current().passage("notes").unwrap().is_none());
 }
 
 async fn delete(server: &TestServer, path: &str) -> (u16, Value) {

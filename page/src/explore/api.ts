@@ -48,9 +48,11 @@ export const documents = (after: string) =>
 
 export interface Upload { id: string; title: string; text: string; triples?: unknown; metadata?: unknown }
 
+export interface Change { documents?: Upload[]; delete?: string[]; chunked?: Record<string, number> }
+
 // Sends a change and follows it until it is committed.
-export async function change(documents: Upload[], remove: string[], tell: (status: CommitStatus) => void): Promise<CommitStatus> {
-  let status = await send<CommitStatus>("/v1/documents", { documents, delete: remove, wait: false });
+export async function change(made: Change, tell: (status: CommitStatus) => void): Promise<CommitStatus> {
+  let status = await send<CommitStatus>("/v1/documents", { documents: [], ...made, wait: false });
   for (;;) {
     tell(status);
     if (status.status === "done" || status.status === "failed") return status;

@@ -49,10 +49,10 @@ export function Documents() {
     const input = event.currentTarget as HTMLInputElement;
     const files = [...(input.files ?? [])];
     input.value = "";
-    await commit(async () => change(await readFiles(files), [], tell));
+    await commit(async () => change(await readFiles(files), tell));
   };
   const forget = (id: string, title: string) => {
-    if (confirm("Delete “" + (title || id) + "” from the index?")) void commit(() => change([], [id], tell));
+    if (confirm("Delete “" + (title || id) + "” from the index?")) void commit(() => change({ delete: [id] }, tell));
   };
   const writable = index.value?.writable ?? false;
   const busy = status.value !== null;

@@ -5,15 +5,22 @@ import type { Upload } from "./api";
 const LONG = 1000;
 const MOST_BYTES = 24 << 20;
 
-export async function readFiles(files: File[]): Promise<Upload[]> {
+// Documents of files, and for each text the number of documents that it was cut into, 0 if it was not.
+export interface FileDocuments { documents: Upload[]; chunked: Record<string, number> }
+
+export async function readFiles(files: File[]): Promise<FileDocuments> {
   if (!files.length) throw new Error("No file was chosen.");
   const bytes = files.reduce((sum, file) => sum + file.size, 0);
   if (bytes > MOST_BYTES) throw new Error("These files are too much for one upload. Use `waymark index add` on the server.");
+  const chunked: Record<string, number> = {};
   const read = await Promise.all(files.map(async (file) => {
     const text = await file.text();
-    return file.name.endsWith(".jsonl") ? lines(text, file.name) : passages(text, file.name);
+    if (file.name.endsWith(".jsonl")) return lines(text, file.name);
+    const parts = passages(text, file.name);
+    chunked[file.name] = parts.length > 1 ? parts.length : 0;
+    return parts;
   }));
-  return read.flat();
+  return { documents: read.flat(), chunked };
 }
 
 function lines(text: string, name: string): Upload[] {

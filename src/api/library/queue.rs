@@ -98,7 +98,7 @@ impl ChangeQueue {
     /// those that have waited too long, then the smallest, up to the size of a slice.
     pub(super) fn next(&self) -> Vec<QueuedChange> {
         let mut waiting = self.lock();
-        let ready = apart(&waiting.changes).into_iter().zip(&waiting.changes).enumerate();
+        let ready = apart(waiting.changes.iter().map(|waiting| &waiting.changes)).into_iter().zip(&waiting.changes).enumerate();
         let ready = ready.filter(|(_, (apart, change))| *apart && !change.preparing);
         let mut ready: Vec<(bool, usize, usize)> = ready
             .map(|(place, (_, change))| (change.begun.elapsed() < PATIENCE, size(&change.changes), place))
@@ -124,13 +124,16 @@ impl ChangeQueue {
     }
 }
 
-/// Returns for each change whether it shares no document with any change before it.
-fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
+/// Returns for each change whether it shares no document with any change before it. A change that removes documents
+/// without naming them may share one with any other.
+fn apart<'c>(waiting: impl Iterator<Item = &'c Changes>) -> Vec<bool> {
     let mut named = HashSet::new();
-    let changes = waiting.iter().map(|waiting| &waiting.changes);
-    let apart = changes.map(|changes| {
-        let apart = changes.ids().all(|id| !named.contains(id));
-        // Includes the IDs of changes that must wait, so that the changes of one document keep their order.
+    let mut removes_unnamed = false;
+    let apart = waiting.enumerate().map(|(place, changes)| {
+        let open = place == 0 || changes.chunked.is_empty();
+        let apart = open && !removes_unnamed && changes.ids().all(|id| !named.contains(id));
+        // Includes changes that must wait, so that the changes of one document keep their order.
+        removes_unnamed |= !changes.chunked.is_empty();
         named.extend(changes.ids());
         apart
     });
@@ -141,4 +144,29 @@ fn apart(waiting: &[QueuedChange]) -> Vec<bool> {
 pub(super) fn size(changes: &Changes) -> usize {
     let triples = changes.upsert.iter().map(|document| 1 + document.triples.as_ref().map_or(0, Vec::len));
     triples.sum::<usize>() + changes.delete.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use waymark_index::Document;
+
+    use super::*;
+
+    fn change(id: &str) -> Changes {
+        let text = "a text".to_owned();
+        Changes::upsert([Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }])
+    }
+
+    #[test]
+    fn changes_of_one_document_keep_their_order() {
+        let waiting = [change("a"), change("b"), change("a"), change("c")];
+        assert_eq!(apart(waiting.iter()), [true, true, false, true]);
+    }
+
+    #[test]
+    fn a_change_that_removes_unnamed_documents_goes_alone() {
+        let chunked = |id: &str| Changes { chunked: vec![(id.to_owned(), 1)], ..change(&format!("{id}#1")) };
+        assert_eq!(apart([change("a"), chunked("b"), change("b#2")].iter()), [true, false, false]);
+        assert_eq!(apart([chunked("b"), change("b#2"), chunked("c")].iter()), [true, false, false]);
+    }
 }
