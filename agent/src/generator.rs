@@ -27,6 +27,12 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
         fork
     }
 
+    /// Returns `sequence` without the tokens after its first `length` ones. It has the same options. Unlike a fork, it
+    /// may stay the same session at an engine elsewhere. By default, forks the sequence.
+    fn shorten(&self, sequence: Self::Sequence, length: usize, options: SessionOptions) -> Self::Sequence {
+        self.fork(&sequence, length, options)
+    }
+
     /// Returns the maximum length of a sequence, in tokens.
     fn limit(&self) -> usize;
 

@@ -61,10 +61,9 @@ impl<S: SessionSource> Episode<S> {
             let Some(next) = hidden_next else { break };
             let earlier = hidden[..place].iter().filter(|other| other.first < next.first);
             let kept = next.first.saturating_sub(earlier.map(|other| other.tokens).sum());
-            let mut shorter = self.runtime.engine.fork(&session, kept, options);
-            let rest = session.tokens().get(kept.saturating_add(next.tokens)..).unwrap_or_default();
-            shorter.append_all(rest);
-            session = shorter;
+            let rest = session.tokens().get(kept.saturating_add(next.tokens)..).unwrap_or_default().to_vec();
+            session = self.runtime.engine.shorten(session, kept, options);
+            session.append_all(&rest);
         }
         Ok(scored)
     }

@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tracing::Instrument;
 use utoipa::ToSchema;
 use waymark_index::{Changes, PendingChange};
 
@@ -92,6 +93,16 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
 /// # Errors
 /// Same as [`Library::accept`](super::Library) and [`Library::submit`](super::Library).
 pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
+    let queuing = queue(state.clone(), caller.clone(), changes);
+    // A task of its own, because a client that disconnects ends the request: a change that was written and not queued
+    // would be applied at the next start, after others that the client sent later.
+    tokio::spawn(queuing.in_current_span())
+        .await
+        .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))?
+}
+
+/// Makes changes durable and queues them.
+async fn queue(state: AppState, caller: Caller, changes: Changes) -> Result<Response, ApiError> {
     let id = episodes::id("commit");
     let pending = PendingChange { id: id.clone(), owner: caller.owner.map(|owner| owner.to_string()), changes };
     let library = Arc::clone(state.library.as_ref().ok_or_else(ApiError::no_index)?);
@@ -100,7 +111,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -
         // The change is acknowledged only once it is on disk, so that it survives a crash.
         run_blocking(move || library.accept(pending)).await?
     };
-    let ticket = library.submit(accepted, caller, &state.metrics.index, &state.drain)?;
+    let ticket = library.submit(accepted, &caller, &state.metrics.index, &state.drain)?;
     let kept = BackgroundChange { id, owner: caller.owner, created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     // Size 0: each change is small, so only their number is limited.

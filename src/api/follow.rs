@@ -167,7 +167,7 @@ impl Drop for EpisodeRecord {
 
 /// Returns the number of tokens that an event adds to a sequence. Sampled text is counted as it is sent, about one
 /// token per event: the end of an episode tells the exact number, but one that is canceled has no such end.
-fn event_tokens(event: &Event) -> usize {
+pub(super) fn event_tokens(event: &Event) -> usize {
     match event {
         Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } => 1,
         Event::Observation { tokens, .. } => *tokens,

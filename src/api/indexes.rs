@@ -175,7 +175,8 @@ impl AppState {
         own.into_iter().chain(self.others.iter().map(|other| other.name.clone())).collect()
     }
 
-    fn view(&self, other: &OtherIndex) -> AppState {
+    /// Returns the state with another index in place of the default one.
+    pub(crate) fn view(&self, other: &OtherIndex) -> AppState {
         let mut view = self.clone();
         view.runtime = Arc::clone(&other.runtime);
         view.library = Some(Arc::clone(&other.library));

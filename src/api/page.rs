@@ -96,19 +96,20 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// Creates the page that `query` asks for, of all objects with their IDs, oldest first.
+    /// Creates the page that `query` asks for, of all objects with their IDs, oldest first. If the object `after` is no
+    /// longer in the list, because it was deleted or does not pass a filter any more, the page begins where it was.
     ///
     /// # Errors
-    /// 400 if `after` is the ID of no object.
+    /// 400 if `after` cannot be the ID of an object.
     pub(super) fn of(mut all: Vec<(String, T)>, query: &CursorQuery) -> Result<Page<T>, ApiError> {
         if query.order == RecordOrder::Descending {
             all.reverse();
         }
         if let Some(after) = &query.after {
             let message = "`after` is not the ID of an object in this list: start again without it";
-            let place =
-                all.iter().position(|(id, _)| id == after).ok_or_else(|| ApiError::invalid("after", message))?;
-            all.drain(..=place);
+            let known = all.iter().position(|(id, _)| id == after).map(|place| place + 1);
+            let begin = known.or_else(|| place_of_absent(&all, after, query.order));
+            all.drain(..begin.ok_or_else(|| ApiError::invalid("after", message))?);
         }
         let has_more = all.len() > query.limit;
         all.truncate(query.limit);
@@ -117,6 +118,30 @@ impl<T> Page<T> {
         let data = all.into_iter().map(|(_, object)| object).collect();
         Ok(Page { object: "list", data, first_id, last_id, has_more })
     }
+}
+
+/// Returns the place behind an object that is not in the list any more. IDs of one kind ascend with the time of their
+/// creation; objects with other IDs are older. `None` if `after` is no ID that the server gives.
+fn place_of_absent<T>(all: &[(String, T)], after: &str, order: RecordOrder) -> Option<usize> {
+    let wanted = kind(after)?;
+    let is_later = |id: &str| match order {
+        RecordOrder::Ascending => id > after,
+        RecordOrder::Descending => id < after,
+    };
+    let alike = |(id, _): &&(String, T)| kind(id) == Some(wanted);
+    let next = all.iter().position(|object| alike(&object) && is_later(&object.0));
+    let last = all.iter().rposition(|object| alike(&object)).map(|place| place + 1);
+    let none_left = match order {
+        RecordOrder::Ascending => all.len(),
+        RecordOrder::Descending => 0,
+    };
+    Some(next.or(last).unwrap_or(none_left))
+}
+
+/// Returns what stands before the number of an ID that the server gives: a UUID of 32 digits, version 7.
+fn kind(id: &str) -> Option<&str> {
+    let (kind, number) = id.split_at_checked(id.len().checked_sub(32)?)?;
+    (!kind.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(kind)
 }
 
 #[cfg(test)]
@@ -139,6 +164,25 @@ mod tests {
         assert_eq!((second.data, second.first_id.as_deref(), second.has_more), (vec!["A".into()], Some("a"), false));
         assert_eq!(page("order=asc&after=c").unwrap().first_id, None);
         assert_eq!(page("after=d").unwrap_err().param.as_deref(), Some("after"));
+    }
+
+    #[test]
+    fn a_page_goes_on_behind_an_object_that_is_gone() {
+        let id = |number: u32| format!("file-{number:032x}");
+        let page = |numbers: &[u32], query: String| {
+            let all = numbers.iter().map(|&number| (id(number), number));
+            // An object that has another kind of ID comes first.
+            let all = std::iter::once(("default".to_owned(), 0)).chain(all).collect();
+            Page::of(all, &CursorQuery::parse(&query).unwrap()).map(|page| page.data)
+        };
+        assert_eq!(page(&[1, 3, 5], format!("order=asc&after={}", id(2))).unwrap(), [3, 5]);
+        assert_eq!(page(&[1, 3, 5], format!("order=asc&after={}", id(0))).unwrap(), [1, 3, 5]);
+        assert_eq!(page(&[1, 3, 5], format!("order=asc&after={}", id(9))).unwrap(), [0; 0]);
+        assert_eq!(page(&[1, 3, 5], format!("after={}", id(4))).unwrap(), [3, 1, 0]);
+        assert_eq!(page(&[3, 5], format!("after={}", id(1))).unwrap(), [0]);
+        assert_eq!(page(&[], format!("after={}", id(1))).unwrap(), [0]);
+        assert_eq!(page(&[], format!("order=asc&after={}", id(1))).unwrap(), [0; 0]);
+        assert!(page(&[1], "after=file-7".to_owned()).is_err());
     }
 
     #[test]

@@ -118,14 +118,7 @@ impl EndFields {
                 return Err(ApiError::unsupported(param, "ends of an answer that is held to a form are"));
             }
         }
-        if stop_ids.len() > MAX_STOP_TOKENS {
-            let message = format!("`stop_token_ids` holds {} tokens, {MAX_STOP_TOKENS} at most", stop_ids.len());
-            return Err(ApiError::invalid("stop_token_ids", message));
-        }
-        if let Some(id) = stop_ids.iter().find(|id| **id as usize >= vocab) {
-            let message = format!("`stop_token_ids`: {id} is not a token ID below {vocab}");
-            return Err(ApiError::invalid("stop_token_ids", message));
-        }
+        check_stop_tokens("stop_token_ids", &stop_ids, vocab)?;
         let policy_limit = policy.budget.sampled_tokens.min(policy.budget.turn_tokens);
         let (limit_name, limit) = match options.max_tokens {
             Some(max_tokens) if max_tokens <= policy_limit => ("the maximum of the request", max_tokens),
@@ -138,6 +131,21 @@ impl EndFields {
         options.ends = TurnEnds { stop_ids, ignores_eos, min_tokens };
         Ok(())
     }
+}
+
+/// Checks the tokens of `param` that end a turn.
+///
+/// # Errors
+/// 400 if they are too many, or one is not in the vocabulary.
+pub(crate) fn check_stop_tokens(param: &str, ids: &[u32], vocab: usize) -> Result<(), ApiError> {
+    if ids.len() > MAX_STOP_TOKENS {
+        let message = format!("`{param}` holds {} tokens, {MAX_STOP_TOKENS} at most", ids.len());
+        return Err(ApiError::invalid(param, message));
+    }
+    if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+        return Err(ApiError::invalid(param, format!("`{param}`: {id} is not a token ID below {vocab}")));
+    }
+    Ok(())
 }
 
 /// Returns `enable_thinking` of `chat_template_kwargs`, if it is given. `takes` is `true` if the policy's prompt has

@@ -445,6 +445,24 @@ async fn what_was_acknowledged_is_committed_by_the_next_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_client_leaves_while_it_is_written_is_queued_or_forgotten() {
+    let scene = Scene::idle(ApiKeys::default()).await;
+    for number in 0..40 {
+        let mut change = edition(&[format!("left{number}").as_str()], 2);
+        change["wait"] = json!(false);
+        let request = scene.request(&change);
+        let sent = tokio::spawn(async move { request.send().await.map(drop) });
+        tokio::time::sleep(Duration::from_micros(100 * number)).await;
+        sent.abort();
+    }
+    scene.server.quiet().await;
+    eventually("all changes are made", || scene.server.state.drain.running() == 0).await;
+    // A file that is left here would be applied at the next start, after newer changes.
+    let left = PendingChanges::open(scene.live.dir()).unwrap().1;
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kept_snapshots_are_listed_and_restored() {
     let (dir, live, plan) = plan_with(true, Arc::new(HashEmbed::default()));
     let library = Library::new(Arc::clone(&live), CommitOptions { keep: 2, ..CommitOptions::default() });

@@ -123,7 +123,8 @@ async fn stops_end_with_their_reason() {
     let allowed = generate(&server, None, &ask(json!({"allowed_token_ids": [65, 66], "max_tokens": 3}))).await;
     let allowed = ids(&allowed["choices"][0]);
     assert!(allowed.len() == 3 && allowed.iter().all(|id| [65, 66].contains(id)), "{allowed:?}");
-    let late = json!({"allowed_token_ids": [65, 66], "stop_token_ids": [65], "min_tokens": 3, "max_tokens": 4});
+    let late =
+        json!({"allowed_token_ids": [66, 65, 66, 99_999], "stop_token_ids": [65], "min_tokens": 3, "max_tokens": 4});
     assert_eq!(ids(&generate(&server, None, &ask(late)).await["choices"][0]), [66, 66, 66, 65]);
 }
 
@@ -165,6 +166,16 @@ async fn what_makes_no_sense_is_refused_by_name() {
             json!({"token_ids": [1], "sampling_params": {"prompt_logprobs": 0}, "stream": true}),
             400,
             "sampling_params.prompt_logprobs",
+        ),
+        (
+            json!({"token_ids": [1], "sampling_params": {"stop_token_ids": vec![1; 65]}}),
+            400,
+            "sampling_params.stop_token_ids",
+        ),
+        (
+            json!({"token_ids": [1], "sampling_params": {"stop_token_ids": [99_999]}}),
+            400,
+            "sampling_params.stop_token_ids",
         ),
         (json!({"token_ids": [1], "sampling_params": {}, "model": "nobody"}), 404, "model"),
         (json!({"token_ids": [1], "sampling_params": {}, "nonsense": 1}), 400, "nonsense"),

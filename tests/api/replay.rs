@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::api::{Library, PolicyStore};
+use waymark::keys::KeyLimits;
 use waymark_agent::{SearchLimits, Searcher};
 use waymark_engine::MockBackend;
 use waymark_index::{BuildOptions, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build};
@@ -189,6 +190,20 @@ async fn without_its_policy_a_trace_is_not_run_again() {
         }
         assert_eq!(trace(&server, &id).await.0, 200, "the trace itself stays");
     }
+}
+
+#[tokio::test]
+async fn the_tokens_of_a_replay_count_towards_the_limits() {
+    let mut plan = ServerPlan::new(says(&"word ".repeat(100)));
+    plan.http.address_limits = KeyLimits { tokens_per_minute: Some(1_300), ..KeyLimits::default() };
+    let server = plan.build().await;
+    // One token per byte: each of the three episodes takes 500 tokens and a prompt, and the third overdraws the limit.
+    let body = json!({"question": "x", "model": "plain", "max_tokens": 600});
+    let id = ask(&server, &body).await;
+    for mode in ["free", "forced"] {
+        assert_eq!(replay(&server, &id, mode).await.0, 200, "{mode}");
+    }
+    assert_eq!(server.post("/v1/agent", &body).await.status(), 429);
 }
 
 #[tokio::test]

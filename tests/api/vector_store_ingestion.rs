@@ -1,6 +1,6 @@
 //! Files of vector stores that change, fail or do not fit while they are indexed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use waymark::config::FileLimits;
 use waymark::keys::ApiKeys;
 use waymark::server::Server;
 use waymark_agent::{SearchLimits, Searcher};
-use waymark_index::{CommitOptions, Embed, EmbedError, LiveIndex, OpenOptions};
+use waymark_index::{Changes, CommitOptions, Embed, EmbedError, LiveIndex, OpenOptions, PendingChange, PendingChanges};
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
 
 use crate::harness::{ServerPlan, TestServer, eventually, says};
@@ -103,6 +103,43 @@ async fn left_by_another_server(folder: &Path, files: &[(&str, &str)]) -> (Strin
     running.await.unwrap();
     drop(state);
     (store, ids)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_a_stores_documents_is_committed_by_the_next_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, _) = left_by_another_server(folder.path(), &[("rivers.txt", RIVERS)]).await;
+    let index = folder_of(folder.path(), waymark_index::MANIFEST);
+    let document = json!({"id": "own", "title": "", "text": "The Inn is a river."});
+    let changes = Changes::upsert([serde_json::from_value(document).unwrap()]);
+    let (pending, _) = PendingChanges::open(&index).unwrap();
+    pending.add(&PendingChange { id: "commit-1".to_owned(), owner: None, changes }).unwrap();
+    let server = server_in(folder.path(), ApiKeys::default()).await;
+    let client = Client { server: &server, key: None };
+    for _ in 0..500 {
+        let (status, told) = client.get("/v1/commits/commit-1").await;
+        assert_eq!(status, 200, "{told}");
+        if told["status"] == "done" {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (status, own) = client.get(&format!("/v1/documents/own?index={store}")).await;
+    assert_eq!((status, &own["document"]["id"]), (200, &json!("own")), "{own}");
+    assert!(PendingChanges::open(&index).unwrap().1.is_empty());
+}
+
+/// Returns the folder below `folder` that holds a file of this name.
+fn folder_of(folder: &Path, name: &str) -> PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        if folder.join(name).is_file() {
+            return folder;
+        }
+        let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        folders.extend(entries.filter(|path| path.is_dir()));
+    }
+    panic!("no folder holds {name}")
 }
 
 async fn last_error(client: &Client<'_>, store: &str, file: &str) -> Value {

@@ -37,11 +37,11 @@ impl<S: SessionSource> EpisodeSequence for GrowingSession<S> {
     }
 
     fn rebuild(&mut self, tokens: &[Token], kept: usize) {
-        if let Some(session) = &mut self.session {
+        if let Some(session) = self.session.take() {
             // The tokens that stay are not computed again.
-            let mut shorter = self.source.fork(session, kept, self.options);
+            let mut shorter = self.source.shorten(session, kept, self.options);
             shorter.append_all(&tokens[kept.min(tokens.len())..]);
-            *session = shorter;
+            self.session = Some(shorter);
         }
     }
 

@@ -71,12 +71,16 @@ impl World {
         machine: &mut EpisodeMachine,
     ) -> Result<TurnEnd, AgentError> {
         loop {
+            // A timeout polls the generation first, so it would not end one whose next token is always ready. Dropping
+            // the generation, here and below, stops it in the engine.
+            if Instant::now() >= self.deadline {
+                return Ok(TurnEnd::Time);
+            }
             let next = timeout_at(self.deadline, turn.next()).await;
             while let Some(Resumption { delivered, reason }) = turn.resumption() {
                 self.emit(Event::Resumed { turn: machine.turn().number, tokens: delivered, reason }).await?;
             }
             let step = match next {
-                // Dropping the generation, here and below, stops it in the engine.
                 Err(_) => return Ok(TurnEnd::Time),
                 Ok(None) => return Ok(turn.finish().map_or(TurnEnd::Eos, TurnEnd::from)),
                 Ok(Some(step)) => step?,

@@ -38,18 +38,20 @@ impl Interval {
     }
 
     /// Returns the interval of the mean of the strata's means, where each stratum holds the values of several runs, by
-    /// run and question. A resample draws runs, which are common to all strata, then questions.
-    pub fn of_seeds(strata: &[Vec<Vec<f64>>]) -> Interval {
-        let runs = strata.iter().map(Vec::len).min().unwrap_or(0);
-        let strata: Vec<&Vec<Vec<f64>>> =
-            strata.iter().filter(|stratum| stratum.iter().all(|run| !run.is_empty())).collect();
-        if runs == 0 || strata.is_empty() {
-            return Interval::default();
+    /// run and question; a question without a value is `None`. A resample draws runs, which are common to all strata,
+    /// then for each stratum questions, which are common to all runs: the same questions were asked in each of them.
+    /// Returns `None` if there are no strata, or a run has no value in one of them.
+    pub fn of_seeds(strata: &[Vec<Vec<Option<f64>>>]) -> Option<Interval> {
+        let runs = strata.iter().map(Vec::len).min()?;
+        let has_value = |run: &Vec<Option<f64>>| run.iter().any(Option::is_some);
+        if runs == 0 || !strata.iter().flatten().all(has_value) {
+            return None;
         }
         let mut random = SplitMix(SEED);
-        let mut means: Vec<f64> = (0..RESAMPLES).map(|_| resampled(&strata, runs, &mut random)).collect();
+        let mut means: Vec<f64> = (0..RESAMPLES).filter_map(|_| resampled(strata, runs, &mut random)).collect();
         means.sort_by(f64::total_cmp);
-        Interval { low: means[RESAMPLES / 40], high: means[RESAMPLES - 1 - RESAMPLES / 40] }
+        let beyond = means.len() / 40;
+        Some(Interval { low: *means.get(beyond)?, high: *means.get(means.len() - 1 - beyond)? })
     }
 
     /// Returns `true` if the interval does not contain zero.
@@ -58,18 +60,21 @@ impl Interval {
     }
 }
 
-/// Returns the mean of one resample of runs and questions.
-fn resampled(strata: &[&Vec<Vec<f64>>], runs: usize, random: &mut SplitMix) -> f64 {
+/// Returns the mean of one resample of runs and questions. `None` if the drawn questions have no value in a stratum.
+fn resampled(strata: &[Vec<Vec<Option<f64>>>], runs: usize, random: &mut SplitMix) -> Option<f64> {
     let drawn: Vec<usize> = (0..runs).map(|_| random.below(runs)).collect();
     let mut sum = 0.0;
     for stratum in strata {
-        for &run in &drawn {
-            let values = &stratum[run];
-            let total: f64 = (0..values.len()).map(|_| values[random.below(values.len())]).sum();
-            sum += total / values.len() as f64;
+        let questions = stratum.iter().map(Vec::len).min()?;
+        let asked: Vec<usize> = (0..questions).map(|_| random.below(questions)).collect();
+        let values = drawn.iter().flat_map(|&run| asked.iter().filter_map(move |&question| stratum[run][question]));
+        let (total, count) = values.fold((0.0, 0usize), |(total, count), value| (total + value, count + 1));
+        if count == 0 {
+            return None;
         }
+        sum += total / count as f64;
     }
-    sum / (strata.len() * runs) as f64
+    Some(sum / strata.len() as f64)
 }
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
@@ -90,6 +95,7 @@ impl SplitMix {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -109,13 +115,33 @@ mod tests {
 
     #[test]
     fn runs_that_differ_widen_the_interval() {
-        let run = |mean: f64| vec![mean; 50];
+        let run = |mean: f64| vec![Some(mean); 50];
         let alike = Interval::of_seeds(&[vec![run(0.5); 3]]);
-        assert_eq!(alike, Interval { low: 0.5, high: 0.5 });
-        let apart = Interval::of_seeds(&[vec![run(0.2), run(0.5), run(0.8)], vec![run(0.2), run(0.5), run(0.8)]]);
+        assert_eq!(alike, Some(Interval { low: 0.5, high: 0.5 }));
+        let runs = vec![run(0.2), run(0.5), run(0.8)];
+        let apart = Interval::of_seeds(&[runs.clone(), runs]).unwrap();
         assert!(apart.low < 0.3 && apart.high > 0.7, "{apart:?}");
-        assert_eq!(Interval::of_seeds(&[]), Interval::default());
-        assert_eq!(Interval::of_seeds(&[vec![vec![]]]), Interval::default());
+    }
+
+    #[test]
+    fn runs_over_the_same_questions_do_not_narrow_the_interval() {
+        let run: Vec<Option<f64>> = (0..100).map(|place| Some(f64::from(u8::from(place % 4 == 0)))).collect();
+        let width = |seeds: usize| {
+            let Interval { low, high } = Interval::of_seeds(&[vec![run.clone(); seeds]]).unwrap();
+            high - low
+        };
+        // 2 · 1.96 · √(0.25 · 0.75 / 100) = 0.17.
+        assert!((width(1) - 0.17).abs() < 0.02, "{}", width(1));
+        assert!((width(3) - width(1)).abs() < 0.02, "{} {}", width(1), width(3));
+    }
+
+    #[test]
+    fn a_run_without_a_value_leaves_no_interval() {
+        assert_eq!(Interval::of_seeds(&[]), None);
+        assert_eq!(Interval::of_seeds(&[vec![vec![]]]), None);
+        assert_eq!(Interval::of_seeds(&[vec![vec![Some(1.0); 9], vec![None; 9]]]), None);
+        let few = vec![Some(1.0), None, None];
+        assert_eq!(Interval::of_seeds(&[vec![few]]), Some(Interval { low: 1.0, high: 1.0 }), "those that have values");
     }
 
     #[test]

@@ -61,6 +61,7 @@ pub(super) struct CheckStart {
 #[derive(Debug)]
 struct EngineState {
     trust: Trust,
+    /// Number of failures since the last complete turn or reply. A check of the identity does not end the row.
     failures: u32,
     /// `None` before the first successful check.
     facts: Option<EngineFacts>,
@@ -127,14 +128,16 @@ impl RemoteEngine {
     }
 
     /// Records that the engine passed a check that began at `start`. Connections that ended meanwhile count as ended
-    /// after the check: the engine may have been restarted in the middle of it.
+    /// after the check: the engine may have been restarted in the middle of it. Only an engine that was down has its
+    /// failures forgiven, because an engine that passes every check may still break every stream.
     pub(super) fn trust_again(&self, facts: EngineFacts, start: CheckStart) {
         let mut state = self.state();
         // A check that began before trust was withdrawn may not have covered the reason for withdrawing it.
         let trust = if state.distrusts == start.distrusts { Trust::Trusted } else { Trust::Suspect };
+        let failures = if matches!(state.trust, Trust::Down { .. }) { 0 } else { state.failures };
         let distrusts = state.distrusts;
         let checked = Instant::now();
-        *state = EngineState { trust, failures: 0, facts: Some(facts), checked, closed: start.closed, distrusts };
+        *state = EngineState { trust, failures, facts: Some(facts), checked, closed: start.closed, distrusts };
     }
 
     /// Withdraws trust, so that the engine is checked before its next request.
@@ -153,7 +156,7 @@ impl RemoteEngine {
         state.closed != self.endpoint.closed.count() && state.checked.elapsed() >= pause
     }
 
-    /// Records a complete reply.
+    /// Records a complete turn or reply, which ends a row of failures.
     pub(super) fn succeeded(&self) {
         self.state().failures = 0;
     }
@@ -205,11 +208,19 @@ mod tests {
         engine.trust_again(facts.clone(), engine.begin_check());
         assert!(!engine.failed(FaultKind::Broken, "a") && engine.trust() == Trust::Suspect);
         engine.succeeded();
-        assert!(!engine.failed(FaultKind::Broken, "a") && !engine.failed(FaultKind::Broken, "b"));
+        // The identity is checked before each request that follows a failure.
+        let pass_check = || engine.trust_again(facts.clone(), engine.begin_check());
+        for reason in ["a", "b"] {
+            pass_check();
+            assert!(!engine.failed(FaultKind::Broken, reason) && engine.trust() == Trust::Suspect);
+        }
+        pass_check();
         assert!(!engine.failed(FaultKind::Busy, "x") && engine.is_usable());
         assert!(engine.failed(FaultKind::Broken, "c") && !engine.is_usable());
         assert!(!engine.failed(FaultKind::Broken, "d"), "told once");
-        engine.trust_again(facts, engine.begin_check());
+        pass_check();
+        assert!(!engine.failed(FaultKind::Broken, "e") && engine.is_usable(), "a new row begins");
+        pass_check();
         assert!(!engine.failed(FaultKind::OtherAdapter, "x") && engine.trust() == Trust::Trusted);
         assert!(engine.is_usable() && engine.failed(FaultKind::Unreachable, "refused"));
     }

@@ -206,6 +206,15 @@ impl SessionSource for Fleet {
         RemoteSession::open(Arc::clone(&self.0), options)
     }
 
+    fn fork(&self, sequence: &RemoteSession, length: usize, options: SessionOptions) -> RemoteSession {
+        sequence.fork(length, options)
+    }
+
+    fn shorten(&self, mut sequence: RemoteSession, length: usize, _options: SessionOptions) -> RemoteSession {
+        sequence.truncate(length);
+        sequence
+    }
+
     fn limit(&self) -> usize {
         self.0.spec.limit()
     }

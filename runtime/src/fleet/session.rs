@@ -33,6 +33,22 @@ impl RemoteSession {
         Self { fleet, options, tokens: Vec::new(), known: 0, cached: None, name: new_name(), engine: None }
     }
 
+    /// Returns a sequence with the first `length` tokens. It goes on at the same engine, whose prefix cache may hold
+    /// them, under a name of its own.
+    pub(super) fn fork(&self, length: usize, options: SessionOptions) -> Self {
+        let tokens = self.tokens[..length.min(self.tokens.len())].to_vec();
+        let known = self.known.min(tokens.len());
+        let fleet = Arc::clone(&self.fleet);
+        let engine = self.engine.clone();
+        Self { fleet, options, tokens, known, cached: self.cached, name: new_name(), engine }
+    }
+
+    /// Keeps the first `length` tokens. The session stays at its engine under its name.
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.known = self.known.min(self.tokens.len());
+    }
+
     /// Moves the session to `engine` under a new name: a router keeps a name at its worker even if the worker is dead.
     pub(super) fn renew(&mut self, engine: Arc<RemoteEngine>) {
         self.name = new_name();

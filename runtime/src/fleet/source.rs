@@ -136,14 +136,30 @@ impl SessionSource for TokenSource {
     }
 
     fn fork(&self, sequence: &SourceSession, length: usize, options: SessionOptions) -> SourceSession {
-        if let (TokenSource::Engine(engine), SourceSession::Engine(session)) = (self, sequence) {
-            return SourceSession::Engine(engine.fork(session, length, options));
+        match (self, sequence) {
+            (TokenSource::Engine(engine), SourceSession::Engine(session)) => {
+                SourceSession::Engine(engine.fork(session, length, options))
+            }
+            (TokenSource::Fleet(fleet), SourceSession::Fleet(session)) => {
+                SourceSession::Fleet(fleet.fork(session, length, options))
+            }
+            // The other source computes all tokens again.
+            _ => {
+                let mut fork = self.open(options);
+                let tokens = sequence.tokens();
+                fork.append_all(&tokens[..length.min(tokens.len())]);
+                fork
+            }
         }
-        // Engines elsewhere get all tokens with each turn, so a new session is as good.
-        let mut fork = self.open(options);
-        let tokens = sequence.tokens();
-        fork.append_all(&tokens[..length.min(tokens.len())]);
-        fork
+    }
+
+    fn shorten(&self, sequence: SourceSession, length: usize, options: SessionOptions) -> SourceSession {
+        match (self, sequence) {
+            (TokenSource::Fleet(fleet), SourceSession::Fleet(session)) => {
+                SourceSession::Fleet(fleet.shorten(session, length, options))
+            }
+            (_, sequence) => self.fork(&sequence, length, options),
+        }
     }
 
     fn limit(&self) -> usize {

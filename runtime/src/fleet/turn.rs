@@ -160,6 +160,10 @@ impl<'a> RemoteTurn<'a> {
 
     /// Ends the attempt after the last token of the turn, which ended by `finish`.
     async fn close(&mut self, finish: TurnFinish) {
+        // Complete even if the engine's stream goes on, or if there was none because all tokens were forced.
+        if let Some(engine) = &self.session.engine {
+            engine.succeeded();
+        }
         if let Some(attempt) = self.attempt.take() {
             let end = attempt.finish(finish).await;
             self.account(end.and_then(|end| end.usage));

@@ -79,6 +79,11 @@ pub async fn push(dir: &Path, remote: &RemoteIndex, options: PushOptions) -> Res
     }
     // Files of another writer may have the same names, but other contents.
     let base = newest.as_ref().filter(|_| own);
+    if let Some(base) = base {
+        // A process that was killed may not have recorded its publication, and the next attempt replaces the record of
+        // the attempt by which it is recognized.
+        lineage.know(&remote.address, base.number)?;
+    }
     for _ in 0..ATTEMPTS {
         match attempt(dir, remote, base, newest.as_ref(), &mut lineage).await {
             Ok(report) => {
@@ -106,7 +111,6 @@ async fn attempt(
     let snapshot = manifest.snapshot;
     let own = PublishedFile { parts: vec![Part::of(&json)] };
     if let Some(base) = base.filter(|base| base.files.get(MANIFEST) == Some(&own)) {
-        lineage.know(&remote.address, base.number)?;
         return Ok(PushReport { number: base.number, snapshot, published: false, parts: 0, bytes: 0 });
     }
     let there = base.map(PublishedIndex::hashes).unwrap_or_default();

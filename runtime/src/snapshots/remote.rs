@@ -57,22 +57,30 @@ impl RemoteIndex {
 
     /// Reads the manifest `number`. `None` if there is none.
     pub(super) async fn read(&self, number: u64) -> Result<Option<PublishedIndex>, SnapshotError> {
-        let path = manifest_path(number);
-        let json = match self.store.get(&path).await {
-            Ok(found) => found.bytes().await?,
-            Err(Error::NotFound { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        PublishedIndex::parse(path.as_ref(), &json).map(Some)
+        let Some(json) = self.manifest(number).await? else { return Ok(None) };
+        PublishedIndex::parse(manifest_path(number).as_ref(), &json).map(Some)
     }
 
-    /// Creates the manifest `number`. Returns `false` if there is one already.
+    /// Reads the bytes of the manifest `number`. `None` if there is none.
+    async fn manifest(&self, number: u64) -> Result<Option<Vec<u8>>, SnapshotError> {
+        match self.store.get(&manifest_path(number)).await {
+            Ok(found) => Ok(Some(found.bytes().await?.to_vec())),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Creates the manifest `number`. Returns `false` if there is another one already.
     pub(super) async fn create(&self, number: u64, json: Vec<u8>) -> Result<bool, SnapshotError> {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        match self.store.put_opts(&manifest_path(number), PutPayload::from(json), options).await {
+        let payload = PutPayload::from(json.clone());
+        match self.store.put_opts(&manifest_path(number), payload, options).await {
             Ok(_) => Ok(true),
-            // S3 reports a lost race as a failed precondition.
-            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            // S3 reports a lost race as a failed precondition. A server error is retried, and the retry fails in the
+            // same way if the first request has stored the manifest.
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => {
+                Ok(self.manifest(number).await?.is_some_and(|stored| stored == json))
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -4,6 +4,7 @@
 mod lineage;
 mod local_index;
 mod resume;
+mod retries;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -189,7 +189,7 @@ pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Res
             return Err(ApiError::invalid(param, message));
         }
         if is_last {
-            return ChatHistory::default().with_items(items);
+            return Ok(ChatHistory::of_stored(items));
         }
     }
 }

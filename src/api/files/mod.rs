@@ -185,6 +185,8 @@ pub(crate) async fn delete(
     let stores = Arc::clone(state.vector_stores()?);
     let file = id.clone();
     run_blocking(move || stores.files.remove(&file).map_err(unwritable)).await?;
+    // Another request may have attached the file in between. From now on none can.
+    vector_stores::forget_file(&state, &caller, &id).await?;
     Ok(axum::Json(FileDeleted { id, object: "file", deleted: true }))
 }
 

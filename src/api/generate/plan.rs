@@ -13,6 +13,7 @@ use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
 use crate::api::sampling_params::{self, RequestSampling, StopStrings};
 use crate::api::state::{AppState, now};
+use crate::api::vllm_options::check_stop_tokens;
 
 /// Default of `max_tokens`, as in vLLM.
 const MAX_TOKENS: usize = 16;
@@ -83,6 +84,8 @@ impl GeneratePlan {
         let stops = stops(params.stop.as_ref())?;
         let lines = lines(params.stop_lines.as_deref().unwrap_or_default())?;
         let stop_tokens = params.stop_token_ids.clone().unwrap_or_default();
+        let vocab = state.runtime.engine.spec().vocab;
+        check_stop_tokens("sampling_params.stop_token_ids", &stop_tokens, vocab)?;
         let logprobs = sampling_params::alternatives("sampling_params.logprobs", params.logprobs)?;
         let shown = GenerateHead {
             id: caller.request.map_or_else(|| episodes::id("gen"), |id| id.to_string()),
@@ -149,9 +152,19 @@ fn spec(state: &AppState, params: GenerateParams, head: &GenerateHead, top: usiz
         max_tokens,
         stops: Arc::new(StopSet::new(&head.stops).with_lines(&head.lines)),
         eos,
-        allow: params.allowed_token_ids,
+        allow: params.allowed_token_ids.map(|ids| distinct(ids, state.runtime.engine.spec().vocab)),
         ..Generate::default()
     })
+}
+
+/// Returns the distinct tokens of the vocabulary among `ids`, because the engine reads the list for every token. If there
+/// is none, one of the others stands for them, which the engine refuses.
+fn distinct(mut ids: Vec<u32>, vocab: usize) -> Vec<u32> {
+    ids.sort_unstable();
+    ids.dedup();
+    let known = ids.partition_point(|&id| (id as usize) < vocab);
+    ids.truncate(known.max(1));
+    ids
 }
 
 fn sampling(params: &GenerateParams) -> Result<RequestSampling<'_>, ApiError> {

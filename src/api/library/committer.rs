@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use waymark_index::{Changes, CommitOptions, CommitReport, IndexError, LiveIndex, PreparedVectors};
+use waymark_index::{Changes, CommitOptions, CommitReport, IndexError, LiveIndex, PendingFile, PreparedVectors};
 
 use super::queue::{ChangeQueue, QueuedChange};
 use super::{AcceptedChange, ChangeProgress};
@@ -70,9 +70,12 @@ impl Committer {
     fn make(&self, mut group: Vec<QueuedChange>) {
         let together = group.len();
         // A single change is not needed again, so it need not be cloned.
-        let taken = |waiting: &mut QueuedChange| match together {
-            1 => std::mem::take(&mut waiting.changes),
-            _ => waiting.changes.clone(),
+        let taken = |waiting: &mut QueuedChange| {
+            let changes = match together {
+                1 => std::mem::take(&mut waiting.changes),
+                _ => waiting.changes.clone(),
+            };
+            (changes, waiting.accepted.as_ref().map(|accepted| accepted.file.clone()))
         };
         let changes = group.iter_mut().map(taken).collect();
         let prepared = group.iter().filter_map(|waiting| waiting.prepared.clone()).collect();
@@ -100,16 +103,16 @@ impl Committer {
         }
     }
 
-    /// Publishes one snapshot with all `changes` and returns the result of each.
+    /// Publishes one snapshot with all `changes` and returns the result of each. Accepted changes come with their files.
     fn commit(
         &self,
-        changes: Vec<Changes>,
+        changes: Vec<(Changes, Option<PendingFile>)>,
         prepared: Vec<Arc<PreparedVectors>>,
     ) -> Result<Vec<Result<CommitReport, ApiError>>, ApiError> {
         let options = CommitOptions { prepared, ..self.options.clone() };
         let begun = Instant::now();
         let log = CommitLog { begun, meter: &self.meter };
-        let commit = || self.live.commit_together(changes, &options, &log);
+        let commit = || self.live.commit_accepted(changes, &options, &log);
         // The panic hook has already printed the message and the location.
         let made = catch_unwind(AssertUnwindSafe(commit)).map_err(|_| bug())?.map_err(|error| refusal(&error))?;
         if made.iter().flatten().any(|report| report.published) {

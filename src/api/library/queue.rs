@@ -98,7 +98,8 @@ impl ChangeQueue {
     /// those that have waited too long, then the smallest, up to the size of a slice.
     pub(super) fn next(&self) -> Vec<QueuedChange> {
         let mut waiting = self.lock();
-        let ready = apart(waiting.changes.iter().map(|waiting| &waiting.changes)).into_iter().zip(&waiting.changes).enumerate();
+        let ready =
+            apart(waiting.changes.iter().map(|waiting| &waiting.changes)).into_iter().zip(&waiting.changes).enumerate();
         let ready = ready.filter(|(_, (apart, change))| *apart && !change.preparing);
         let mut ready: Vec<(bool, usize, usize)> = ready
             .map(|(place, (_, change))| (change.begun.elapsed() < PATIENCE, size(&change.changes), place))

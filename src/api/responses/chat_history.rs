@@ -21,16 +21,23 @@ impl ChatHistory {
     /// # Errors
     /// Names the call or the result that does not fit.
     pub(in crate::api) fn with_items(self, items: Vec<(String, ParsedItem)>) -> Result<ChatHistory, ApiError> {
-        let earlier = self.messages.len();
-        let mut reader = ItemReader {
-            messages: self.messages.into_iter().map(|message| (None, message)).collect(),
-            earlier,
-            calls: CallHistory::waiting(self.open),
-        };
+        let mut reader = ItemReader::new(self);
         for (at, item) in items {
             reader.add(&at, item)?;
         }
-        Ok(ChatHistory { messages: in_call_order(reader.messages), open: reader.calls.into_open() })
+        Ok(reader.finish())
+    }
+
+    /// Reads the items of a stored conversation. Items that do not fit are left out: two responses at the same time may
+    /// have answered the same call, and no later request could mend that.
+    pub(in crate::api) fn of_stored(items: Vec<(String, ParsedItem)>) -> ChatHistory {
+        let mut reader = ItemReader::new(ChatHistory::default());
+        for (at, item) in items {
+            if let Err(error) = reader.add(&at, item) {
+                tracing::debug!(item = at, reason = error.message, "an item of a conversation is left out");
+            }
+        }
+        reader.finish()
     }
 }
 
@@ -44,6 +51,21 @@ struct ItemReader {
 }
 
 impl ItemReader {
+    /// Creates a reader of items that follow `history`.
+    fn new(history: ChatHistory) -> ItemReader {
+        ItemReader {
+            earlier: history.messages.len(),
+            messages: history.messages.into_iter().map(|message| (None, message)).collect(),
+            calls: CallHistory::waiting(history.open),
+        }
+    }
+
+    /// Returns the history with all items.
+    fn finish(self) -> ChatHistory {
+        ChatHistory { messages: in_call_order(self.messages), open: self.calls.into_open() }
+    }
+
+    /// Adds an item, or returns an error and leaves the history as it is.
     fn add(&mut self, at: &str, item: ParsedItem) -> Result<(), ApiError> {
         match item {
             ParsedItem::Message(message) => self.messages.push((None, message)),
@@ -113,6 +135,16 @@ mod tests {
             history.messages.iter().map(|it| (it.role, it.content.as_str(), it.calls.len())).collect();
         assert_eq!(texts, [(Role::Assistant, "Hm.", 2), (Role::Tool, "one", 0), (Role::Tool, "two", 0)]);
         assert!(history.open.is_empty());
+    }
+
+    #[test]
+    fn stored_items_that_do_not_fit_are_left_out() {
+        let items = [call("a"), output("a", "one"), output("a", "one again"), output("b", "of nothing"), call("c")];
+        let parsed = items.map(|item| ("conversation.item".to_owned(), ParsedItem::read(item, "item").unwrap()));
+        let history = ChatHistory::of_stored(parsed.into());
+        let texts: Vec<&str> = history.messages.iter().map(|message| message.content.as_str()).collect();
+        assert_eq!(texts, ["", "one", ""]);
+        assert_eq!(history.open, ["c"]);
     }
 
     #[test]

@@ -18,12 +18,13 @@ use super::difference::{
     LogprobDifference, SearchDifference, SearchSide, TokenDivergence, divergence, logprobs, searches,
 };
 use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
-use crate::api::auth::Caller;
+use crate::api::auth::{Accounts, Caller};
 use crate::api::blocking::run_blocking;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::encoding::holding;
 use crate::api::episodes::{self, ServedEpisode};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
+use crate::api::follow::event_tokens;
 use crate::api::indexes::INDEX;
 use crate::api::state::AppState;
 
@@ -198,8 +199,11 @@ pub(in crate::api) async fn create(
     caller.accounts.count_tokens(episode.prompt_tokens());
     caller.lifetime.end_by(Instant::now() + episode.time() + state.config.connection.send);
     let replay = match request.mode {
-        ReplayMode::Forced => forced(&state, &kept, episode).await?,
-        ReplayMode::Free => free(&state, &kept, episode, asked).await?,
+        ReplayMode::Forced => {
+            caller.accounts.count_tokens(kept.record.tokens.len().saturating_sub(kept.record.prompt_tokens));
+            forced(&state, &kept, episode).await?
+        }
+        ReplayMode::Free => free(&state, &caller.accounts, &kept, episode, asked).await?,
     };
     Ok(axum::Json(replay))
 }
@@ -252,12 +256,13 @@ async fn forced(state: &AppState, kept: &StoredTrace, episode: ServedEpisode) ->
 /// Runs the episode again. If `asked` is given, stores the trace of the replay under it.
 async fn free(
     state: &AppState,
+    accounts: &Accounts,
     kept: &StoredTrace,
     episode: ServedEpisode,
     asked: Option<TraceRequest>,
 ) -> Result<Replay, ApiError> {
     let record = &kept.record;
-    let (now, citations) = run(episode).await?;
+    let (now, citations) = run(episode, accounts).await?;
     // If the trace was cut off, the replay's tokens beyond its length are not compared.
     let compared = match kept.end {
         TraceEnd::Finished { .. } => now.tokens.as_slice(),
@@ -303,12 +308,13 @@ fn searched(kept: &StoredTrace, now: &[SearchRecord]) -> Vec<SearchDifference> {
     differences
 }
 
-/// Runs an episode whose events nobody reads. Only its last event holds the citations.
-async fn run(episode: ServedEpisode) -> Result<(Trajectory, Vec<Cited>), AgentError> {
+/// Runs an episode whose events nobody reads, and counts its tokens. Only its last event holds the citations.
+async fn run(episode: ServedEpisode, accounts: &Accounts) -> Result<(Trajectory, Vec<Cited>), AgentError> {
     let (sender, mut events) = mpsc::channel(64);
     let heard = async {
         let mut cited = Vec::new();
         while let Some(event) = events.recv().await {
+            accounts.count_tokens(event_tokens(&event));
             if let Event::Finished { citations, .. } = event {
                 cited = citations;
             }

@@ -15,6 +15,7 @@ use super::record::{AttachedFile, IndexingFault, IndexingStatus, chunk_id};
 use super::registry::VectorStores;
 use super::store::VectorStore;
 use crate::api::blocking::run_blocking;
+use crate::api::commits;
 use crate::api::drain::DrainPhase;
 use crate::api::error::{ApiError, Code};
 use crate::api::fair_slots::FairSlot;
@@ -208,6 +209,7 @@ async fn opened(state: &AppState, store: &Arc<VectorStore>) -> Result<Option<Arc
     let parts = run_blocking(move || stores.opener.open(&dir).map_err(unwritable)).await?;
     let index = state.created_index(&store.id, parts);
     store.set_index(Arc::clone(&index));
+    commits::resume(&state.view(&index));
     Ok(Some(index))
 }
 
@@ -308,7 +310,12 @@ pub(super) fn resume(state: &AppState, stores: &VectorStores) {
         let dir = store.index_dir();
         if dir.join(waymark_index::MANIFEST).exists() {
             match stores.opener.open(&dir) {
-                Ok(parts) => store.set_index(state.created_index(&store.id, parts)),
+                Ok(parts) => {
+                    let index = state.created_index(&store.id, parts);
+                    store.set_index(Arc::clone(&index));
+                    // Those of `/v1/documents?index=` with the store's ID.
+                    commits::resume(&state.view(&index));
+                }
                 // The next change of a file tries again.
                 Err(error) => tracing::error!(store = store.id, %error, "cannot open the index of a vector store"),
             }

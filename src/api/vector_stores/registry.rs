@@ -152,10 +152,11 @@ impl VectorStores {
         id: String,
         record: StoreRecord,
     ) -> Result<Arc<VectorStore>, ApiError> {
-        let own = self.of(caller.owner).len();
-        caller.may_take(own, self.all().len(), MAX_STORES, "vector stores")?;
-        let store = Arc::new(VectorStore::create(&self.folder, id.clone(), record).map_err(unwritable)?);
+        // Held until the store is in the list: stores that are created at the same time could share the last place.
         let mut stores = self.stores.write().unwrap_or_else(PoisonError::into_inner);
+        let own = stores.values().filter(|store| store.owner == caller.owner).count();
+        caller.may_take(own, stores.len(), MAX_STORES, "vector stores")?;
+        let store = Arc::new(VectorStore::create(&self.folder, id.clone(), record).map_err(unwritable)?);
         stores.insert(id, Arc::clone(&store));
         Ok(store)
     }

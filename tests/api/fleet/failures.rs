@@ -80,6 +80,39 @@ async fn readiness_follows_the_engines() {
 }
 
 #[tokio::test]
+async fn an_engine_that_passes_its_checks_and_breaks_its_streams_is_taken_out() {
+    let [first, second] = [Stub::start().await, Stub::start().await];
+    let mut config = config("vllm", &[&first.url(), &second.url()]);
+    // The engine is not found healthy again before the end of the test.
+    config.timeouts.recheck = Duration::from_secs(60);
+    let fleet = connect(&config).await.unwrap();
+    let usable = || fleet.remote_counters().engines_usable.get();
+    first.fail([StubFault::Cut(2), StubFault::Cut(2), StubFault::Cut(2)]);
+    for _ in 0..3 {
+        assert_eq!(usable(), 2);
+        assert_eq!(run(&mut opened(&fleet, &PROMPT), spec(6)).await.ids(), undisturbed(&PROMPT, 6));
+    }
+    assert_eq!((usable(), first.streamed().len()), (1, 3));
+    assert_eq!(run(&mut opened(&fleet, &PROMPT), spec(6)).await.ids(), undisturbed(&PROMPT, 6));
+    assert_eq!(first.streamed().len(), 3);
+}
+
+#[tokio::test]
+async fn a_turn_that_our_own_stops_complete_ends_a_row_of_failures() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let text = undisturbed(&PROMPT, 8);
+    let stop: Vec<u8> = text[5..].iter().map(|id| u8::try_from(*id).unwrap()).collect();
+    let stops = std::sync::Arc::new(waymark_engine::StopSet::new([&stop]));
+    for _ in 0..4 {
+        stub.fail([StubFault::Cut(2)]);
+        let turn = run(&mut opened(&fleet, &PROMPT), Generate { stops: stops.clone(), ..spec(40) }).await;
+        assert_eq!((turn.error.clone(), turn.ids()), (None, text.clone()));
+    }
+    assert_eq!((fleet.remote_counters().failures_total.get(), fleet.health()), (4, Health::Ready));
+}
+
+#[tokio::test]
 async fn swapped_weights_end_the_turn_and_other_weights_keep_an_engine_out() {
     let stub = Stub::start().await;
     let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();

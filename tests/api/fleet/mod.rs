@@ -4,6 +4,7 @@ mod adapters;
 mod against_ourselves;
 mod failures;
 mod fingerprints;
+mod forks;
 mod identity;
 mod latency;
 mod recomputed;

@@ -89,12 +89,11 @@ fn tell(report: &ExperimentReport, dir: &Path) {
         let endpoint = &outcome.endpoint;
         let metric = endpoint.metric;
         anstream::println!(
-            "{metric} of {} against {}: {} ({} to {}), {}",
+            "{metric} of {} against {}: {} ({}), {}",
             endpoint.arm,
             endpoint.against,
             metric.show_difference(outcome.difference),
-            metric.show_difference(outcome.interval.low),
-            metric.show_difference(outcome.interval.high),
+            outcome.show_interval(),
             if outcome.passed { "passed" } else { "not passed" },
         );
     }

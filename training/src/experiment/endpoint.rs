@@ -150,8 +150,9 @@ pub struct EndpointOutcome {
     pub sets: Vec<String>,
     /// Difference between the arms: the mean over sets of the mean over seeds and questions.
     pub difference: f64,
-    /// Bootstrap interval of the difference, over seeds and questions.
-    pub interval: Interval,
+    /// Bootstrap interval of the difference, over seeds and questions. `None` if the metric is undefined for all questions
+    /// of a seed: then no bar that looks at the interval is passed.
+    pub interval: Option<Interval>,
     /// Number of questions with a value in both arms.
     pub questions: usize,
     /// Differences by seed, in the order of the seeds. Undefined ones are `None`.
@@ -176,32 +177,43 @@ impl EndpointOutcome {
         let metric = endpoint.metric;
         let strata = sets.iter().map(|set| arm.differences(against, set, metric)).collect::<Result<Vec<_>, _>>()?;
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+        let known = |values: &[Option<f64>]| values.iter().copied().flatten().collect::<Vec<f64>>();
         let seeds = strata.iter().map(Vec::len).max().unwrap_or(0);
         let by_seed = (0..seeds).map(|seed| {
-            let sets: Vec<f64> =
-                strata.iter().filter(|set| !set[seed].is_empty()).map(|set| mean(&set[seed])).collect();
+            let sets: Vec<Vec<f64>> = strata.iter().map(|set| known(&set[seed])).collect();
+            let sets: Vec<f64> = sets.iter().filter(|set| !set.is_empty()).map(|set| mean(set)).collect();
             (!sets.is_empty()).then(|| mean(&sets))
         });
         let by_seed: Vec<Option<f64>> = by_seed.collect();
         // Seeds are pooled within a set, and then each set counts alike, however many questions it has.
-        let difference = mean(&strata.iter().map(|set| mean(&set.concat())).collect::<Vec<_>>());
+        let difference = mean(&strata.iter().map(|set| mean(&known(&set.concat()))).collect::<Vec<_>>());
         let interval = Interval::of_seeds(&strata);
         Ok(EndpointOutcome {
             endpoint: endpoint.clone(),
             sets: sets.into_iter().map(str::to_owned).collect(),
             difference,
             interval,
-            questions: strata.iter().map(|set| set.iter().map(Vec::len).max().unwrap_or(0)).sum(),
+            questions: strata.iter().map(|set| set.iter().map(|seed| known(seed).len()).max().unwrap_or(0)).sum(),
             by_seed,
             passed: passes(endpoint, difference, interval),
         })
     }
+
+    /// Returns the interval in words.
+    pub fn show_interval(&self) -> String {
+        let metric = self.endpoint.metric;
+        self.interval.map_or_else(
+            || "unknown, because a seed has no value".to_owned(),
+            |Interval { low, high }| format!("{} to {}", metric.show_difference(low), metric.show_difference(high)),
+        )
+    }
 }
 
 /// Returns `true` if a difference passes the bar of its endpoint.
-fn passes(endpoint: &Endpoint, difference: f64, interval: Interval) -> bool {
-    let low = if endpoint.interval { interval.low } else { difference };
-    let high = if endpoint.interval { interval.high } else { difference };
+fn passes(endpoint: &Endpoint, difference: f64, interval: Option<Interval>) -> bool {
+    let mean = Interval { low: difference, high: difference };
+    let judged = if endpoint.interval { interval } else { Some(mean) };
+    let Some(Interval { low, high }) = judged else { return false };
     endpoint.at_least.is_none_or(|bar| low >= bar) && endpoint.at_most.is_none_or(|bar| high <= bar)
 }
 
@@ -229,8 +241,9 @@ mod tests {
             (endpoint(None, Some(0.02), true), false),
             (endpoint(None, Some(0.0), false), false),
         ] {
-            assert_eq!(passes(&endpoint, 0.01, interval), passed, "{endpoint:?}");
+            assert_eq!(passes(&endpoint, 0.01, Some(interval)), passed, "{endpoint:?}");
         }
+        assert!(!passes(&endpoint(None, Some(0.0), true), -0.1, None), "an interval that is not known passes no bar");
     }
 
     #[test]

@@ -43,17 +43,17 @@ impl ArmResults {
             .ok_or_else(|| ExperimentError::Rows { path: name.into(), reason: "the arm has no results".to_owned() })
     }
 
-    /// Returns the differences from `other` in a set, by seed and question. The seeds of both arms are paired in their
-    /// order. An arm without seeds is compared with every seed of the other arm.
+    /// Returns the differences from `other` in a set, by seed and question, `None` where an arm has no value. The seeds of
+    /// both arms are paired in their order. An arm without seeds is compared with every seed of the other arm.
     ///
     /// # Errors
-    /// If the arms answered different questions, or no question has a value in both.
+    /// If the arms or their seeds answered different questions, or no question has a value in both.
     pub(super) fn differences(
         &self,
         other: &ArmResults,
         set: &str,
         metric: Metric,
-    ) -> Result<Vec<Vec<f64>>, ExperimentError> {
+    ) -> Result<Vec<Vec<Option<f64>>>, ExperimentError> {
         let refuse = |reason: String| ExperimentError::Rows { path: set.into(), reason };
         let count = self.seeds.len().max(other.seeds.len());
         let mut seeds = Vec::with_capacity(count);
@@ -61,15 +61,17 @@ impl ArmResults {
             let absent = || refuse("the set has no results".to_owned());
             let own = self.rows_at(place, set).ok_or_else(absent)?;
             let theirs = other.rows_at(place, set).ok_or_else(absent)?;
-            let same = own.len() == theirs.len() && own.iter().zip(theirs).all(|(a, b)| key(a) == key(b));
-            if !same {
+            let first = self.rows_at(0, set).ok_or_else(absent)?;
+            let same =
+                |rows: &[EpisodeRow]| rows.len() == own.len() && rows.iter().zip(own).all(|(a, b)| key(a) == key(b));
+            if !same(theirs) || !same(first) {
                 return Err(refuse(format!("{} and {} answered different questions", self.name, other.name)));
             }
             let pairs = own.iter().zip(theirs);
             // Differences are paired, so a question counts only if both arms have a value.
-            seeds.push(pairs.filter_map(|(a, b)| Some(metric.of(a)? - metric.of(b)?)).collect::<Vec<f64>>());
+            seeds.push(pairs.map(|(a, b)| Some(metric.of(a)? - metric.of(b)?)).collect::<Vec<Option<f64>>>());
         }
-        if seeds.iter().all(Vec::is_empty) {
+        if seeds.iter().flatten().all(Option::is_none) {
             return Err(refuse(format!("no question has a value of {metric} in both arms")));
         }
         Ok(seeds)

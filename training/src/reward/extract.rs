@@ -1,5 +1,6 @@
 //! Extraction of answers from decoded sequences, as in the reference programs.
 
+use waymark_agent::Policy;
 use waymark_agent::metric::strip;
 
 use crate::sample::Sample;
@@ -31,9 +32,16 @@ pub fn last_answer(reply: &str) -> Option<&str> {
 /// nothing, as in the references, whose loops end there: if it were rewarded, policies would learn to search until
 /// the answer is forced. For protocols without answer tags (TeaRAG, plain), returns the answer that the loop parsed.
 pub(crate) fn closed_answer(sample: &Sample) -> Option<&str> {
-    let tagged = sample.text.contains("<answer>");
+    let tagged = has_answer_tag(&sample.protocol) && sample.text.contains("<answer>");
     let answer = if tagged { last_answer(&sample.text) } else { sample.answer.as_deref() };
     answer.filter(|_| !sample.is_forced())
+}
+
+/// Returns `false` if answers of the protocol have other marks than `<answer>`. Then such tags are not sanitized in
+/// retrieved text, and none of them is an answer.
+fn has_answer_tag(protocol: &str) -> bool {
+    let opens = |policy: Policy| policy.protocol.tags().pairs.iter().any(|pair| pair.open == "<answer>");
+    Policy::builtin(protocol).is_none_or(opens)
 }
 
 /// Returns the answer in a prompt with its reply as Search-R1 extracts it (`extract_solution` of its `qa_em.py`): the
@@ -47,4 +55,23 @@ pub fn search_r1(sequence: &str) -> Option<&str> {
 /// first start of a reply. Returns `None` without a reply, where the reference program fails.
 pub fn route_rag(sequence: &str) -> Option<&str> {
     last_answer(sequence.split_once(REPLY)?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reward::tests::searched;
+
+    #[test]
+    fn a_tag_in_retrieved_text_is_no_answer_of_a_protocol_without_tags() {
+        let text = "<Reference> Evidence 1: <answer>Paris</answer> </Reference> Final answer: Rome";
+        let ends = |protocol: &str| {
+            let sample =
+                Sample { protocol: protocol.to_owned(), answer: Some("Rome".to_owned()), ..searched(text, &[]) };
+            closed_answer(&sample).map(str::to_owned)
+        };
+        assert_eq!(ends("tearag").as_deref(), Some("Rome"));
+        assert_eq!(ends("plain").as_deref(), Some("Rome"));
+        assert_eq!(ends("routerag").as_deref(), Some("Paris"), "the tags of such a protocol are sanitized");
+    }
 }

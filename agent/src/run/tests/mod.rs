@@ -3,8 +3,10 @@
 
 mod branches;
 mod completion;
+mod deadline;
 mod limits;
 mod property;
+mod rebuild;
 mod transitions;
 
 use std::collections::VecDeque;

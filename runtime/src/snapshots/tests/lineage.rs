@@ -70,6 +70,30 @@ async fn a_killed_writer_recognizes_its_own_publication() {
 }
 
 #[tokio::test]
+async fn a_killed_writer_recognizes_its_own_publication_after_another_failure() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let record = writer.path().join(".waymark.published.json");
+    let earlier = std::fs::read(&record).unwrap();
+    add(writer.path(), 10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    // Killed between the publication and the record of it.
+    std::fs::write(&record, earlier).unwrap();
+    let newest = remote.newest().await.unwrap().unwrap();
+    let mut lineage = Lineage::read(writer.path()).unwrap();
+    lineage.attempt(&remote.address, &newest.to_json().unwrap()).unwrap();
+    // The next publication is attempted, and something is in the way of its manifest.
+    add(writer.path(), 11);
+    let manifest = place.path().join(super::super::remote::manifest_path(3).as_ref());
+    std::fs::create_dir(&manifest).unwrap();
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap_err();
+    std::fs::remove_dir(&manifest).unwrap();
+    assert_eq!(push(writer.path(), &remote, PushOptions::default()).await.unwrap().number, 3);
+}
+
+#[tokio::test]
 async fn a_failed_replacement_makes_nothing_its_own() {
     let place = tempfile::tempdir().unwrap();
     let remote = remote(place.path());

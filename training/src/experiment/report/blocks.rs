@@ -1,6 +1,6 @@
 //! Contents of a report.
 
-use waymark_runtime::evaluate::KindSummary;
+use waymark_runtime::evaluate::{Interval, KindSummary};
 
 use super::ExperimentReport;
 use super::arm_report::{ArmReport, SetScores};
@@ -84,11 +84,7 @@ fn endpoints(outcomes: &[EndpointOutcome]) -> Grid {
             against.clone(),
             format!("{} ({} questions)", outcome.sets.join(", "), outcome.questions),
             metric.show_difference(outcome.difference),
-            format!(
-                "{} to {}",
-                metric.show_difference(outcome.interval.low),
-                metric.show_difference(outcome.interval.high)
-            ),
+            outcome.show_interval(),
             seeds.join(" "),
             bar(&outcome.endpoint),
             if outcome.passed { "yes" } else { "no" }.to_owned(),
@@ -109,11 +105,13 @@ fn bar(endpoint: &Endpoint) -> String {
 
 fn whisker(outcome: &EndpointOutcome) -> Whisker {
     let Endpoint { metric, arm, against, at_least, at_most, .. } = &outcome.endpoint;
+    let mean = Interval { low: outcome.difference, high: outcome.difference };
+    let Interval { low, high } = outcome.interval.unwrap_or(mean);
     Whisker {
         label: format!("{metric}: {arm} − {against}"),
-        low: outcome.interval.low,
+        low,
         value: outcome.difference,
-        high: outcome.interval.high,
+        high,
         bar: at_least.or(*at_most).unwrap_or(0.0),
         passed: outcome.passed,
     }

@@ -99,9 +99,11 @@ static bool run_block(std::vector<uint32_t>& order, uint64_t& seed) {
 
 }  // namespace emu
 
-// Runs a kernel to completion. Returns null, or an error message.
+// Runs a kernel to completion. Calls `waited` once, when the threads of its first block have waited for the launch before.
+// Returns null, or an error message.
 extern "C" const char* emu_launch(
-    const char* name, uint32_t dim, const uint32_t* grid, uint32_t threads, uint32_t shared, void** arguments, uint64_t seed) {
+    const char* name, uint32_t dim, const uint32_t* grid, uint32_t threads, uint32_t shared, void** arguments, uint64_t seed,
+    bool (*waited)(void*), void* context) {
     using namespace emu;
     Machine& m = machine;
     m.trouble[0] = 0;
@@ -117,6 +119,9 @@ extern "C" const char* emu_launch(
     m.block = {threads, 1, 1};
     m.arguments = arguments;
     m.dynamic = shared;
+    m.waited = waited;
+    m.context = context;
+    m.ordered = 0;
     if (!m.shared) m.shared = (unsigned char*)aligned_alloc(256, (SHARED + 255) / 256 * 256);
     while (m.fibers.size() < threads) {
         m.fibers.push_back({});

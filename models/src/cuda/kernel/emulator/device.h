@@ -86,6 +86,10 @@ struct Machine {
     uint64_t blocks = 0;  // ever run
     uint64_t copies = 0;  // ever started
     uint32_t live = 0, arrived = 0, generation = 0;
+    // Called when all threads of the first block have waited for the launch before; null after that.
+    bool (*waited)(void*) = nullptr;
+    void* context = nullptr;
+    uint32_t ordered = 0, waits = 0;
     char trouble[256] = {};
 };
 
@@ -145,6 +149,20 @@ inline void barrier() {
     } else {
         wait(machine.generation);
     }
+}
+
+// Waits for the launch before. Threads of the first block of a launch wait for each other here as well: until the last of
+// them has come, memory shows none of what earlier launches wrote.
+inline void await_previous() {
+    Machine& m = machine;
+    if (m.self->ordered) return;
+    m.self->ordered = true;
+    if (!m.waited) return;
+    if (++m.ordered < m.block.x) return wait(m.waits);
+    m.waits++;
+    bool (*waited)(void*) = m.waited;
+    m.waited = nullptr;
+    if (!waited(m.context)) fail("memory was written before a wait for the launch before");
 }
 
 inline unsigned char* dynamic_shared() { return machine.shared; }
@@ -295,4 +313,4 @@ static inline void await_copies() {
 static inline float exp2_flushed(float x) { return x < -126.0f ? 0.0f : exp2f(x); }
 static inline float load_shared_by_blocks(const float* from) { return *from; }
 static inline float4 load_four_shared_by_blocks(const float* from) { return emu::aligned<float4>(from); }
-static inline void after_previous() { emu::machine.self->ordered = true; }
+static inline void after_previous() { emu::await_previous(); }

@@ -1,5 +1,6 @@
 //! [`Driver`] of the emulator: memory and clock are the host's, and matrix multiplication is a plain loop.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
@@ -89,12 +90,14 @@ impl Driver for Emulator {
     }
 
     fn clear(&self, to: DeviceSlice<f32>) -> Result<(), CudaError> {
+        self.order.borrow_mut().settle();
         self.values(to).fill(0.0);
         Ok(())
     }
 
     fn upload_all<T: Pod>(&self, pieces: &[(&[T], DeviceSlice<T>)]) -> Result<(), CudaError> {
         self.store.count_upload()?;
+        self.order.borrow_mut().settle();
         for &(from, to) in pieces {
             self.values(to)[..from.len()].copy_from_slice(from);
         }
@@ -103,6 +106,7 @@ impl Driver for Emulator {
 
     fn download<T: Pod>(&self, from: DeviceSlice<T>, to: &mut [T]) -> Result<(), CudaError> {
         assert!(self.intact(), "a kernel wrote outside its memory");
+        self.order.borrow_mut().settle();
         to.copy_from_slice(&self.values(from)[..to.len()]);
         Ok(())
     }
@@ -114,12 +118,14 @@ impl Driver for Emulator {
             to.len(),
             from.len()
         );
+        self.order.borrow_mut().settle();
         self.values(to)[..from.len()].copy_from_slice(self.values(from));
         Ok(())
     }
 
     fn multiply(&self, product: &MatMul) -> Result<(), CudaError> {
         assert!(product.fits(), "{product:?}");
+        self.order.borrow_mut().multiplied(&self.memory.borrow(), target_addresses(product));
         let MatMul { target, rows, inner, columns, scale, .. } = *product;
         let [left, right] = self.operands(product);
         for row in 0..rows {
@@ -150,6 +156,19 @@ impl Driver for Emulator {
     fn multiply_fp8(&self, product: &MatMul) -> Result<bool, CudaError> {
         assert!(matches!(product.operands, MatMulOperands::Fp8(..)), "{product:?}");
         self.multiply(product).map(|()| true)
+    }
+}
+
+/// Addresses of the target of a product.
+fn target_addresses(product: &MatMul) -> Range<u64> {
+    let MatMul { target, rows, columns, .. } = *product;
+    let of = |address: u64, stride: usize, size: usize| {
+        let values = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+        address..address + (values * size) as u64
+    };
+    match target {
+        MatMulTarget::Half(to) => of(to.values.address(), to.stride, size_of::<bf16>()),
+        MatMulTarget::Single(to) | MatMulTarget::Sum(to) => of(to.values.address(), to.stride, size_of::<f32>()),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod build;
 mod driver;
+mod launch_order;
 mod memory;
 
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,7 @@ use libloading::Library;
 
 use super::check::CheckDevice;
 use super::{CudaKernel, Geometry, KernelError, Launch};
+use launch_order::LaunchOrder;
 use memory::EmulatorMemory;
 
 /// Bytes of the guard zones before and after each buffer.
@@ -25,7 +27,17 @@ const ZONE: usize = 256;
 const MEMORY: usize = 1 << 30;
 
 /// Signature of `emu_launch` in `device.cpp`.
-type Run = unsafe extern "C" fn(*const c_char, u32, *const u32, u32, u32, *mut *mut c_void, u64) -> *const c_char;
+type Run = unsafe extern "C" fn(
+    *const c_char,
+    u32,
+    *const u32,
+    u32,
+    u32,
+    *mut *mut c_void,
+    u64,
+    extern "C" fn(*const Emulator) -> bool,
+    *const Emulator,
+) -> *const c_char;
 
 pub(in crate::cuda) struct Emulator {
     library: Library,
@@ -34,6 +46,7 @@ pub(in crate::cuda) struct Emulator {
     /// Seed of the order in which blocks and warps run.
     seed: Cell<u64>,
     memory: RefCell<Vec<Vec<u128>>>,
+    order: RefCell<LaunchOrder>,
     store: Arc<EmulatorMemory>,
     /// If `true`, the emulator multiplies operands in `e4m3`, as a GPU with such an algorithm does.
     fp8: bool,
@@ -46,7 +59,9 @@ impl Emulator {
         // SAFETY: built by this test from this crate's sources, without initializers.
         let library = unsafe { Library::new(&path) }.unwrap();
         let store = Arc::new(EmulatorMemory::new(MEMORY));
-        Some(Self { library, dim: dim as u32, seed: Cell::new(seed), memory: RefCell::default(), store, fp8: true })
+        let seed = Cell::new(seed);
+        let memory = RefCell::default();
+        Some(Self { library, dim: dim as u32, seed, memory, order: RefCell::default(), store, fp8: true })
     }
 
     /// Sets the memory size in bytes.
@@ -74,6 +89,13 @@ impl Emulator {
     }
 }
 
+/// Shows what earlier launches wrote to a launch that has waited for them. Returns `false` if it wrote before that.
+extern "C" fn waited(emulator: *const Emulator) -> bool {
+    // SAFETY: `launch` passes itself and runs until the kernel has ended.
+    let emulator = unsafe { &*emulator };
+    emulator.order.borrow_mut().waited(&mut emulator.memory.borrow_mut())
+}
+
 impl Launch for Emulator {
     unsafe fn launch(
         &self,
@@ -87,14 +109,17 @@ impl Launch for Emulator {
         }
         let name = CString::new(kernel.name()).unwrap();
         let seed = self.seed.replace(self.seed.get().wrapping_add(1));
+        self.order.borrow_mut().begin(&mut self.memory.borrow_mut());
         // SAFETY: the symbol has this type; the caller promises valid arguments.
         let trouble = unsafe {
             let run = self.library.get::<Run>(b"emu_launch\0").unwrap();
             let blocks = geometry.blocks.as_ptr();
             let arguments = arguments.as_mut_ptr();
-            let message = run(name.as_ptr(), self.dim, blocks, geometry.threads, geometry.shared, arguments, seed);
+            let Geometry { threads, shared, .. } = geometry;
+            let message = run(name.as_ptr(), self.dim, blocks, threads, shared, arguments, seed, waited, self);
             (!message.is_null()).then(|| CStr::from_ptr(message).to_string_lossy().into_owned())
         };
+        self.order.borrow_mut().end(&mut self.memory.borrow_mut());
         trouble.map_or(Ok(()), |reason| Err(failed(reason)))
     }
 }
@@ -128,6 +153,7 @@ impl CheckDevice for Emulator {
     }
 
     fn wait(&self) -> Result<(), String> {
+        self.order.borrow_mut().settle();
         if self.intact() { Ok(()) } else { Err("a kernel wrote outside its memory".to_owned()) }
     }
 
