@@ -6,6 +6,7 @@
 //! <index>/snapshot-<n>.part/   a snapshot under construction, or the remains of a killed build
 //! <index>/delta-<n>.log         changes since a base snapshot, the first of them in snapshot n; only appended to
 //! <index>/pending/             accepted changes that are not committed yet
+//! <index>/pending/finished.json  IDs of those that are committed although their files are still there
 //! <index>/history/             manifests of earlier snapshots that are kept
 //! <index>/merge-<n>.part/      a base snapshot being written by a merge, or the remains of a killed one
 //! <index>/.waymark.lock        locked by the only writer
@@ -18,17 +19,21 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::IndexError;
+use crate::finished_changes;
 use crate::history;
 use crate::layout::{
     JOURNAL, LOCK, MANIFEST, MANIFEST_PART, MERGE, MERGE_LOCK, PARTIAL, SNAPSHOT, delta_number, snapshot_name,
     snapshot_number,
 };
 use crate::manifest::Manifest;
+use crate::pending::PendingFile;
 
 /// Folder of an index, locked for writing by this process until dropped.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
     dir: PathBuf,
+    /// Accepted changes that the snapshot to be published contains.
+    pub(crate) accepted: Vec<PendingFile>,
     /// The operating system releases the lock when this file is closed, which happens even if the process is killed.
     _lock: File,
 }
@@ -47,7 +52,7 @@ impl LockedFolder {
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(IndexError::io("create", &path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(LockedFolder { dir: dir.to_owned(), _lock: lock }),
+            Ok(()) => Ok(LockedFolder { dir: dir.to_owned(), accepted: Vec::new(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(IndexError::Locked { dir: dir.to_owned() }),
             Err(TryLockError::Error(error)) => Err(IndexError::io("lock", &path)(error)),
         }
@@ -87,6 +92,7 @@ impl LockedFolder {
         if keep > 0 {
             history::keep(&self.dir)?;
         }
+        finished_changes::announce(&self.dir, manifest, &self.accepted)?;
         let json = manifest.to_json();
         let write = |file: &mut File| file.write_all(&json).and_then(|()| file.sync_all());
         if let Err(error) = File::create(&part).and_then(|mut file| write(&mut file)) {
@@ -116,15 +122,17 @@ impl LockedFolder {
     }
 
     /// Removes the snapshots and logs that neither `current` nor a kept manifest names, and the remains of killed
-    /// builds. Readers keep their open snapshots: the system frees the files when the last reader closes them. Files
-    /// that cannot be removed yet, as on a network file system, are logged and left to the next writer; their snapshot
-    /// numbers are not reused.
+    /// builds. While a kept manifest cannot be read, snapshots and logs stay, since it may name any of them. Readers
+    /// keep their open snapshots: the system frees the files when the last reader closes them. Files that cannot be
+    /// removed yet, as on a network file system, are logged and left to the next writer; their snapshot numbers are not
+    /// reused.
     pub(crate) fn sweep(&self, current: Option<&Manifest>) -> Result<(), IndexError> {
         let kept = history::manifests(&self.dir)?;
-        let named: Vec<&Manifest> = current.into_iter().chain(&kept).collect();
-        let needs_snapshot = |number| named.iter().any(|manifest| manifest.base() == number);
-        let needs_log =
-            |name: &str| named.iter().any(|manifest| manifest.delta.as_ref().is_some_and(|delta| delta.log == name));
+        let named: Vec<&Manifest> = current.into_iter().chain(&kept.readable).collect();
+        let needs_snapshot = |number| kept.incomplete || named.iter().any(|manifest| manifest.base() == number);
+        let names_log =
+            |manifest: &Manifest, name: &str| manifest.delta.as_ref().is_some_and(|delta| delta.log == name);
+        let needs_log = |name: &str| kept.incomplete || named.iter().any(|manifest| names_log(manifest, name));
         for name in names(&self.dir)? {
             let path = self.dir.join(&name);
             let removed = match snapshot_number(&name) {
@@ -193,8 +201,16 @@ impl Drop for PartialSnapshot {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Files and folders that this thread has made durable.
+    pub(crate) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Makes a file durable.
 pub(crate) fn sync_file(path: &Path) -> Result<(), IndexError> {
+    #[cfg(test)]
+    SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
     File::open(path).and_then(|file| file.sync_all()).map_err(IndexError::io("sync", path))
 }
 
@@ -206,7 +222,7 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), IndexError> {
 
 /// Creates a folder and its missing parents, and makes their names durable. If the folder already exists, its parent
 /// need not be readable.
-fn create(dir: &Path) -> Result<(), IndexError> {
+pub(crate) fn create(dir: &Path) -> Result<(), IndexError> {
     let new = dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).count();
     fs::create_dir_all(dir).map_err(IndexError::io("create", dir))?;
     if new == 0 {

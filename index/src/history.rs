@@ -24,6 +24,15 @@ pub struct SnapshotSummary {
     pub current: bool,
 }
 
+/// Manifests of the kept snapshots.
+#[derive(Debug, Default)]
+pub(crate) struct KeptManifests {
+    /// Manifests that could be read.
+    pub(crate) readable: Vec<Manifest>,
+    /// If `true`, there is a manifest that could not be read, so the files that it names are not known.
+    pub(crate) incomplete: bool,
+}
+
 /// Lists the current and the kept snapshots of the index in `dir`, newest first.
 ///
 /// # Errors
@@ -37,7 +46,7 @@ pub fn snapshots(dir: &Path) -> Result<Vec<SnapshotSummary>, IndexError> {
         current,
     };
     let mut all = vec![summary(&current, true)];
-    for manifest in manifests(dir)?.iter().filter(|manifest| manifest.snapshot != current.snapshot) {
+    for manifest in manifests(dir)?.readable.iter().filter(|manifest| manifest.snapshot != current.snapshot) {
         all.push(summary(manifest, false));
     }
     all.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.number));
@@ -105,7 +114,7 @@ pub(crate) fn find(dir: &Path, number: u64) -> Result<Manifest, IndexError> {
     if current.snapshot == number {
         return Ok(current);
     }
-    let kept = manifests(dir)?.into_iter().find(|manifest| manifest.snapshot == number);
+    let kept = manifests(dir)?.readable.into_iter().find(|manifest| manifest.snapshot == number);
     kept.ok_or_else(|| IndexError::NoSnapshot { dir: dir.to_owned(), number })
 }
 
@@ -117,17 +126,20 @@ pub(crate) fn published(dir: &Path, number: u64) -> Option<SystemTime> {
 }
 
 /// Reads the kept manifests. Skips those that cannot be read, with a warning.
-pub(crate) fn manifests(dir: &Path) -> Result<Vec<Manifest>, IndexError> {
-    let mut found = Vec::new();
+pub(crate) fn manifests(dir: &Path) -> Result<KeptManifests, IndexError> {
+    let mut kept = KeptManifests::default();
     for number in numbers(dir)? {
         let path = path(dir, number);
         let read = fs::read(&path).map_err(IndexError::io("read", &path));
         match read.and_then(|json| Manifest::parse(dir, &path, &json)) {
-            Ok(manifest) => found.push(manifest),
-            Err(error) => tracing::warn!(%error, "cannot read the manifest of a kept snapshot"),
+            Ok(manifest) => kept.readable.push(manifest),
+            Err(error) => {
+                kept.incomplete = true;
+                tracing::warn!(%error, "cannot read the manifest of a kept snapshot");
+            }
         }
     }
-    Ok(found)
+    Ok(kept)
 }
 
 /// Keeps the current manifest. A link suffices, because the next manifest is a new file.

@@ -26,6 +26,7 @@ mod evidence;
 mod explore;
 mod extract;
 mod filter;
+mod finished_changes;
 mod folder;
 pub mod fusion;
 #[cfg(test)]

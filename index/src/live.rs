@@ -16,6 +16,7 @@ use crate::index::Index;
 use crate::layout::MANIFEST;
 use crate::manifest::Manifest;
 use crate::options::OpenOptions;
+use crate::pending::PendingFile;
 use crate::progress::BuildProgress;
 use crate::rerank::Rerank;
 use crate::snapshot::Snapshot;
@@ -242,16 +243,33 @@ impl LiveIndex {
         options: &CommitOptions,
         progress: &dyn BuildProgress,
     ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
+        let changes = changes.into_iter().map(|changes| (changes, None)).collect();
+        self.commit_accepted(changes, options, progress)
+    }
+
+    /// Applies several changes as [`LiveIndex::commit_together`]. A change that was accepted earlier comes with its
+    /// file, and is applied once: if a process was killed after it had committed the change and before it removed the
+    /// file, the change is skipped, and its result says that nothing was changed.
+    ///
+    /// # Errors
+    /// The errors of [`LiveIndex::commit_together`].
+    pub fn commit_accepted(
+        &self,
+        changes: Vec<(Changes, Option<PendingFile>)>,
+        options: &CommitOptions,
+        progress: &dyn BuildProgress,
+    ) -> Result<Vec<Result<CommitReport, IndexError>>, IndexError> {
         // Must not leave a lock file behind where there is no index any more.
         Manifest::read(&self.dir)?;
-        let writing = self.lock_folder()?;
+        let mut writing = self.lock_folder()?;
         // Another process may have committed since the last look.
         self.catch_up()?;
         let base = self.current();
         let embed = self.embed.as_ref();
         let merges_elsewhere = self.merging.load(Ordering::Relaxed);
         let committing = Committing { dir: &self.dir, embed, options, merges_elsewhere, progress };
-        let CommittedChanges { reports, snapshot } = committing.commit_together(&writing, &base.snapshot, changes)?;
+        let CommittedChanges { reports, snapshot } =
+            committing.commit_together(&mut writing, &base.snapshot, changes)?;
         if let Some(snapshot) = snapshot {
             self.published(snapshot);
         } else if reports.iter().flatten().any(|report| report.published) {

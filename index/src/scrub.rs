@@ -29,10 +29,8 @@ impl LiveIndex {
     /// files were repaired, the index is opened again.
     pub fn scrub(&self, bytes_per_second: u64) -> Option<String> {
         let manifest = self.current().manifest().clone();
-        let result = check(&self.dir, &manifest, bytes_per_second);
-        let replaced = || self.current().manifest().base() != manifest.base();
-        let mut damage = result.err().filter(|_| !replaced()).map(|error| error.to_string());
-        if damage.is_none() && self.damage().is_some() && !replaced() {
+        let mut damage = self.damage_of(&manifest, bytes_per_second);
+        if damage.is_none() && self.damage().is_some() && !self.has_replaced(&manifest) {
             // Repaired files are new files: those that are mapped are still the damaged ones.
             damage = self.reopen().err().map(|error| error.to_string());
         }
@@ -43,6 +41,21 @@ impl LiveIndex {
         }
         known.clone_from(&damage);
         damage
+    }
+
+    /// Reads all files that `manifest` names. Returns the first damage, unless the snapshot was replaced meanwhile.
+    fn damage_of(&self, manifest: &Manifest, bytes_per_second: u64) -> Option<String> {
+        let error = check(&self.dir, manifest, bytes_per_second).err()?;
+        (!self.has_replaced(manifest)).then(|| error.to_string())
+    }
+
+    /// Returns `true` if the current snapshot has another base or another log than `manifest`, whose files may thus have
+    /// been removed by right. After a restore the base is the same, and the log is a new one.
+    fn has_replaced(&self, manifest: &Manifest) -> bool {
+        let current = self.current();
+        let now = current.manifest();
+        let log = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
+        now.base() != manifest.base() || (manifest.delta.is_some() && log(now) != log(manifest))
     }
 
     /// Starts a thread that scrubs, waits for `pause`, and begins again, until the index is dropped. A damaged index is
@@ -103,4 +116,40 @@ fn check(dir: &Path, manifest: &Manifest, bytes_per_second: u64) -> Result<(), I
         pace(delta.bytes);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::embed::fake::HashEmbed;
+    use crate::{BuildOptions, Changes, CommitOptions, Corpus, Document, OpenOptions, build, restore_snapshot};
+
+    fn document(id: &str) -> Document {
+        let text = format!("the text of {id}");
+        Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
+    }
+
+    #[test]
+    fn a_log_that_a_restore_has_replaced_is_no_damage() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("index");
+        let corpus = Corpus::from_documents("test", vec![document("a"), document("b")]);
+        build(corpus, &HashEmbed::new(8), &dir, &BuildOptions::default(), &()).unwrap();
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::new(8)), OpenOptions::default()).unwrap();
+        let options = CommitOptions { append_from: 0, ..CommitOptions::default() };
+        let add = |id| live.commit(Changes::upsert([document(id)]), &options, &()).unwrap().manifest;
+        let scrubbed = add("c");
+        let log = dir.join(&scrubbed.delta.as_ref().unwrap().log);
+        restore_snapshot(&dir, scrubbed.snapshot, 0).unwrap();
+        // Keeps nothing, so that the log from before the restore goes.
+        let restored = add("d");
+        assert_eq!(restored.base(), scrubbed.base());
+        assert!(!log.exists());
+        assert_eq!(live.damage_of(&scrubbed, u64::MAX), None);
+        let log = dir.join(&restored.delta.as_ref().unwrap().log);
+        std::fs::remove_file(&log).unwrap();
+        let damage = live.damage_of(&restored, u64::MAX).unwrap();
+        assert!(damage.contains(log.to_str().unwrap()), "{damage}");
+    }
 }

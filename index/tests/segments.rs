@@ -209,6 +209,30 @@ fn kept_snapshots_are_listed_searched_and_restored() {
 }
 
 #[test]
+fn a_kept_manifest_that_cannot_be_read_loses_no_file_of_its_snapshot() {
+    let (_temp, dir) = index(20);
+    let keeping = |keep| CommitOptions { keep, ..appending() };
+    let old = add(&dir, "old", &keeping(1));
+    // Writes a new base, so that only the kept manifest names the first base and its log.
+    add(&dir, "new", &CommitOptions { append_from: u64::MAX, ..keeping(1) });
+    let path = dir.join(format!("history/manifest-{old}.json"));
+    let manifest = fs::read(&path).unwrap();
+    fs::write(&path, &manifest[..manifest.len() / 2]).unwrap();
+    add(&dir, "later", &keeping(2));
+    fs::write(&path, manifest).unwrap();
+    restore_snapshot(&dir, old, 3).unwrap();
+    let index = open(&dir).unwrap();
+    assert!(index.passage("old").unwrap().is_some() && index.passage("new").unwrap().is_none());
+    // Once the manifest is no longer kept, the files go.
+    add(&dir, "last", &CommitOptions { append_from: u64::MAX, ..keeping(1) });
+    let base = dir.join("snapshot-1");
+    assert!(base.exists(), "the restored snapshot is kept");
+    fs::write(dir.join(format!("history/manifest-{old}.json")), "{").unwrap();
+    add(&dir, "really last", &keeping(0));
+    assert!(!base.exists());
+}
+
+#[test]
 fn commits_made_during_a_merge_are_carried_over() {
     let (_temp, dir) = index(300);
     let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();

@@ -23,6 +23,7 @@ use crate::embed::Embed;
 use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
 use crate::extract::Extract;
+use crate::finished_changes::{self, FinishedChanges};
 use crate::folder::LockedFolder;
 use crate::graph::TripleOrigin;
 use crate::index::check_embedder;
@@ -30,6 +31,7 @@ use crate::layout::snapshot_name;
 use crate::manifest::{GraphInfo, Manifest};
 use crate::openie::Builtin;
 use crate::options::OpenOptions;
+use crate::pending::PendingFile;
 use crate::prepare::PreparedVectors;
 use crate::progress::BuildProgress;
 use crate::snapshot::Snapshot;
@@ -121,12 +123,12 @@ pub fn commit(
 ) -> Result<CommitReport, IndexError> {
     // Must not leave a lock file behind where there is no index.
     Manifest::read(dir)?;
-    let writing = LockedFolder::lock(dir)?;
+    let mut writing = LockedFolder::lock(dir)?;
     // Opened under the lock, so nobody else can publish in between.
     let base = Snapshot::open_newest(dir, &OpenOptions::unwalked())?;
     // One change yields exactly one report.
     Committing { dir, embed, options, merges_elsewhere: false, progress }
-        .commit_together(&writing, &base, vec![changes])?
+        .commit_together(&mut writing, &base, vec![(changes, None)])?
         .reports
         .remove(0)
 }
@@ -152,33 +154,48 @@ pub(crate) struct Committing<'a> {
 impl Committing<'_> {
     /// Applies all `changes` to `base` in one snapshot, and returns one result per change. `base` must have been
     /// verified; fails if it is not the published snapshot. An invalid change gets an error of its own, and the others
-    /// are applied without it.
+    /// are applied without it. A change with the file of an accepted one is skipped if an earlier commit contains it.
     pub(crate) fn commit_together(
         &self,
-        writing: &LockedFolder,
+        writing: &mut LockedFolder,
         base: &Snapshot,
-        changes: Vec<Changes>,
+        changes: Vec<(Changes, Option<PendingFile>)>,
     ) -> Result<CommittedChanges, IndexError> {
         self.check_base(base)?;
         check_embedder(self.dir, &base.manifest, self.embed)?;
+        let (changes, files): (Vec<Changes>, Vec<Option<PendingFile>>) = changes.into_iter().unzip();
         Changes::check_apart(&changes)?;
+        let finished = FinishedChanges::read(self.dir);
         let mut whole = CommitPlan::default();
         let mut reports = Vec::with_capacity(changes.len());
-        for changes in changes {
+        let mut accepted = Vec::new();
+        for (changes, file) in changes.into_iter().zip(files) {
+            // Made again, the change would undo later ones.
+            let is_finished = file.as_ref().is_some_and(|file| finished.contains(file));
+            let changes = if is_finished { Changes::default() } else { changes };
             // All reports are made before anything is published: a bug in them leaves the index unchanged.
-            reports.push(self.plan(base, &whole, changes).map(|plan| {
+            let report = self.plan(base, &whole, changes).map(|plan| {
                 let report = self.report(base.manifest.clone(), &plan);
                 whole.join(plan);
                 report
-            }));
+            });
+            if report.is_ok() {
+                accepted.extend(file);
+            }
+            reports.push(report);
         }
         let cut: u64 = reports.iter().flatten().map(|report| report.cut).sum();
         if cut > 0 {
             self.progress.truncated(cut);
         }
         if whole.is_empty() {
+            // The changes are finished either way, and their files are removed next.
+            if let Err(error) = finished_changes::finish(self.dir, &accepted) {
+                tracing::warn!(%error, "cannot record that changes are finished");
+            }
             return Ok(CommittedChanges { reports, snapshot: None });
         }
+        writing.accepted = accepted;
         let snapshot = self.append(writing, base, &whole)?;
         let manifest = match &snapshot {
             Some(snapshot) => snapshot.manifest.clone(),

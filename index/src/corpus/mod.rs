@@ -14,6 +14,7 @@ mod markdown;
 mod outline;
 mod parquet;
 mod parquet_footer;
+mod parquet_pages;
 mod pdf;
 mod pdf_fonts;
 mod pdf_text;

@@ -12,7 +12,7 @@ use parquet::record::reader::RowIter;
 use serde_json::Value;
 
 use super::record::RecordParser;
-use super::{CorpusRecord, LONGEST_RECORD, parquet_footer};
+use super::{CorpusRecord, LONGEST_RECORD, parquet_footer, parquet_pages};
 use crate::error::IndexError;
 use crate::location::Location;
 
@@ -32,8 +32,10 @@ pub(super) fn read(
     let unsupported = |message| IndexError::UnsupportedFile { path: path.to_owned(), message };
     let bad = |message| IndexError::BadCorpus { location: Location { file: path.into(), line: 1 }, message };
     parquet_footer::check(&mut file).map_err(bad)?;
+    let mut pages = file.try_clone().map_err(IndexError::io("open", path))?;
     let opened = guarded(|| SerializedFileReader::new(file)).map_err(bad)?;
     check(&opened, &parser).map_err(unsupported)?;
+    parquet_pages::check(&mut pages, opened.metadata()).map_err(bad)?;
     let mut rows = RowIter::from_file_into(Box::new(opened));
     let file: Arc<Path> = path.into();
     let mut line = 0;
@@ -99,9 +101,10 @@ fn check(file: &SerializedFileReader<File>, parser: &RecordParser) -> Result<(),
                 column.uncompressed_size()
             ));
         }
-        if !matches!(column.compression(), Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::GZIP(_)) {
+        // The library expands a GZIP page to its end, whatever its header claims: 20 MB may become 20 GB.
+        if !matches!(column.compression(), Compression::UNCOMPRESSED | Compression::SNAPPY) {
             return Err(format!(
-                "column {} is compressed as {}, which is not read: write the file with Snappy or GZIP",
+                "column {} is compressed as {}, which is not read: write the file with Snappy, or without compression",
                 column.column_path(),
                 column.compression()
             ));
@@ -113,6 +116,7 @@ fn check(file: &SerializedFileReader<File>, parser: &RecordParser) -> Result<(),
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use parquet::basic::GzipLevel;
     use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;
@@ -121,10 +125,10 @@ mod tests {
     use super::super::{Corpus, CorpusOptions, FieldMap};
     use super::*;
 
-    fn write(path: &Path) {
+    fn write(path: &Path, compression: Compression) {
         let message = "message schema { required binary body (UTF8); required int64 year; }";
         let schema = Arc::new(parse_message_type(message).unwrap());
-        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+        let properties = WriterProperties::builder().set_compression(compression).build();
         let file = File::create(path).unwrap();
         let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).unwrap();
         let mut group = writer.next_row_group().unwrap();
@@ -143,7 +147,7 @@ mod tests {
     fn rows_are_records() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("train.parquet");
-        write(&path);
+        write(&path, Compression::SNAPPY);
         let message = Corpus::open(&path, &CorpusOptions::default()).unwrap_err().to_string();
         assert!(message.contains("no column `text` among body, year"), "{message}");
         let fields = FieldMap::parse(["text=body"]).unwrap();
@@ -155,5 +159,44 @@ mod tests {
         assert_eq!(documents[1].metadata.as_ref().unwrap()["year"], 2);
         std::fs::write(&path, "PAR1 nothing PAR1").unwrap();
         assert!(matches!(Corpus::open(&path, &CorpusOptions::default()), Err(IndexError::BadCorpus { .. })));
+    }
+
+    fn open(path: &Path) -> Result<Corpus, IndexError> {
+        let fields = FieldMap::parse(["text=body"]).unwrap();
+        Corpus::open(path, &CorpusOptions { fields, ..CorpusOptions::default() })
+    }
+
+    #[test]
+    fn a_compression_without_a_bound_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train.parquet");
+        write(&path, Compression::UNCOMPRESSED);
+        assert_eq!(open(&path).unwrap().count(), 2);
+        write(&path, Compression::GZIP(GzipLevel::default()));
+        let error = open(&path).unwrap_err();
+        assert!(matches!(error, IndexError::UnsupportedFile { .. }), "{error}");
+        let message = error.to_string();
+        assert!(message.contains("is compressed as GZIP") && message.contains("with Snappy"), "{message}");
+    }
+
+    #[test]
+    fn a_page_that_claims_to_be_huge_is_refused_before_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train.parquet");
+        write(&path, Compression::SNAPPY);
+        let mut bytes = std::fs::read(&path).unwrap();
+        // Behind `PAR1`, the header of the first page: its type, and its sizes, which take one byte each.
+        assert_eq!([bytes[4], bytes[6], bytes[8]], [0x15; 3]);
+        assert!(bytes[7] < 0x80 && bytes[9] < 0x80);
+        // The page loses the four bytes that its header grows by, so that all others keep their places.
+        let nearly_behind_the_header = 10 + bytes[10..].iter().position(|byte| *byte == 0).unwrap();
+        bytes.drain(nearly_behind_the_header + 8..nearly_behind_the_header + 12);
+        // Sizes are zigzag numbers, so 8 stands for 4.
+        bytes[9] -= 8;
+        // 2,000,000,000 bytes decompressed.
+        bytes.splice(7..8, [0x80, 0xd0, 0xac, 0xf3, 0x0e]);
+        std::fs::write(&path, bytes).unwrap();
+        let message = open(&path).unwrap_err().to_string();
+        assert!(message.contains("row group 0") && message.contains("2000000"), "{message}");
     }
 }

@@ -22,19 +22,19 @@ const SCHEMA: i64 = 2;
 const CHILDREN: i64 = 5;
 
 /// Types of the compact protocol.
-const STOP: u8 = 0;
-const TRUE: u8 = 1;
-const FALSE: u8 = 2;
+pub(super) const STOP: u8 = 0;
+pub(super) const TRUE: u8 = 1;
+pub(super) const FALSE: u8 = 2;
 const BYTE: u8 = 3;
 const I16: u8 = 4;
-const I32: u8 = 5;
-const I64: u8 = 6;
+pub(super) const I32: u8 = 5;
+pub(super) const I64: u8 = 6;
 const DOUBLE: u8 = 7;
-const BINARY: u8 = 8;
+pub(super) const BINARY: u8 = 8;
 const LIST: u8 = 9;
 const SET: u8 = 10;
 const MAP: u8 = 11;
-const STRUCT: u8 = 12;
+pub(super) const STRUCT: u8 = 12;
 const UUID: u8 = 13;
 
 /// Types of the fields 1 to 10 of a `SchemaElement`. Other types are refused: the library reads these fields without a
@@ -95,8 +95,9 @@ fn check_schema(footer: &[u8]) -> Result<(), String> {
 }
 
 /// Reader of the compact protocol. Its methods return `None` for bytes that do not follow the protocol.
-struct Thrift<'a> {
-    rest: &'a [u8],
+pub(super) struct Thrift<'a> {
+    /// Bytes that are not read yet.
+    pub(super) rest: &'a [u8],
 }
 
 impl Thrift<'_> {
@@ -145,14 +146,15 @@ impl Thrift<'_> {
 
     /// Reads the beginning of a field: returns its type, and sets `id` to its number. The inner `None` is the end of
     /// the structure.
-    fn field(&mut self, id: &mut i64) -> Option<Option<u8>> {
+    pub(super) fn field(&mut self, id: &mut i64) -> Option<Option<u8>> {
         let byte = self.byte()?;
         let kind = byte & 0x0f;
         if kind == STOP {
             return Some(None);
         }
         *id = match byte >> 4 {
-            0 => self.zig_zag()?,
+            // The library keeps 16 bits of a number, so that 65538 is the field 2.
+            0 => i64::from(self.zig_zag()? as i16),
             delta => id.checked_add(i64::from(delta))?,
         };
         Some(Some(kind))
@@ -169,7 +171,7 @@ impl Thrift<'_> {
     }
 
     /// Skips a value at the nesting depth `depth`.
-    fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
+    pub(super) fn skip(&mut self, kind: u8, depth: usize) -> Option<()> {
         if depth > DEEPEST_SCHEMA {
             return None;
         }
@@ -215,7 +217,7 @@ impl Thrift<'_> {
         self.skip(kind, depth + 1)
     }
 
-    fn zig_zag(&mut self) -> Option<i64> {
+    pub(super) fn zig_zag(&mut self) -> Option<i64> {
         let value = self.varint()?;
         Some((value >> 1) as i64 ^ -((value & 1) as i64))
     }
@@ -273,6 +275,14 @@ mod tests {
         for levels in [DEEPEST_SCHEMA, 1000, 1_000_000] {
             assert!(check_schema(&footer(levels)).is_err_and(|error| error.contains("64 levels")), "{levels}");
         }
+    }
+
+    #[test]
+    fn a_schema_under_a_number_that_the_library_cuts_is_checked_too() {
+        let mut bytes = footer(1000);
+        // The list of structures as field 65538, which ends in the 16 bits of 2.
+        bytes.splice(2..3, [0x09, 0x84, 0x80, 0x08]);
+        assert!(check_schema(&bytes).is_err_and(|error| error.contains("64 levels")));
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Committer {
         }
     }
 
-    /// Publishes one snapshot with all `changes` and returns the result of each. Accepted changes come with their files.
+    /// Publishes one snapshot with all `changes`, accepted ones with their files, and returns the result of each.
     fn commit(
         &self,
         changes: Vec<(Changes, Option<PendingFile>)>,

@@ -189,8 +189,8 @@ impl Library {
         Ok(SubmittedChange { changes: change.changes, accepted: Some(accepted) })
     }
 
-    /// Queues the changes that an earlier process accepted and did not finish. Returns a ticket for each. The commit skips
-    /// those that are committed already, which a process leaves if it is killed before it removes their files.
+    /// Queues the changes that an earlier process accepted and did not finish. Returns a ticket for each. The commit
+    /// skips those that are committed already, which a process leaves if it is killed before it removes their files.
     pub(crate) fn resume(&self, metrics: &IndexMetrics, drain: &Drain) -> Vec<(PendingChange, ChangeTicket)> {
         let (Some(options), Some(pending)) = (&self.options, &self.pending) else { return Vec::new() };
         let left = std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner));
