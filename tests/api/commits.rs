@@ -445,6 +445,26 @@ async fn what_was_acknowledged_is_committed_by_the_next_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_committed_already_is_not_made_again_over_a_newer_change() {
+    let (dir, live, plan) = plan_with(true, Arc::new(HashEmbed::default()));
+    let (pending, _) = PendingChanges::open(dir.path()).unwrap();
+    let of =
+        |number| Changes::upsert([serde_json::from_value(edition(&["x"], number)["documents"][0].clone()).unwrap()]);
+    // The state that a process leaves if it is killed between a commit and the removal of its change.
+    let change = PendingChange { id: "commit-1".to_owned(), owner: None, changes: of(2) };
+    let file = pending.add(&change).unwrap();
+    live.commit_accepted(vec![(change.changes, Some(file))], &CommitOptions::default(), &()).unwrap();
+    live.commit(of(3), &CommitOptions::default(), &()).unwrap();
+    let library = Library::new(Arc::clone(&live), CommitOptions::default());
+    let server = Arc::new(ServerPlan { library: Some(library), ..plan }.build().await);
+    server.state.resume_changes();
+    let scene = Scene { _dir: dir, live, held: Arc::default(), server };
+    assert_eq!(scene.made("commit-1").await["published"], false);
+    assert!(scene.text("x").await.as_str().unwrap().contains("edition3"));
+    assert!(PendingChanges::open(scene.live.dir()).unwrap().1.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_whose_client_leaves_while_it_is_written_is_queued_or_forgotten() {
     let scene = Scene::idle(ApiKeys::default()).await;
     for number in 0..40 {
