@@ -11,7 +11,9 @@
 //! **Limits.** The search itself runs over the whole index. Phrases and facts that occur in excluded passages only are
 //! part of the graph walk, and the ranks and masses in a hit's path are those of that search. The modes `hybrid` and
 //! `kag` build their lists as deep as the request asks for; here these lists are deeper, which may change the order of
-//! other passages.
+//! other passages. In the mode `kag`, triples that only excluded passages state take places of the list, so that fewer
+//! results than requested may remain, although there are others. A fact of the hypergraph that an excluded and another
+//! passage state stays, but the other passage may not be among the hits.
 
 use std::collections::HashSet;
 

@@ -51,7 +51,9 @@ impl Checkpoint {
             let reason = format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows");
             return Err(ModelError::Corrupt { path: path.into(), reason });
         }
-        let template = template.map(|template| template.with_control_tokens(tokenizer.control_names()));
+        let template = template
+            .map(|template| template.with_control_tokens(tokenizer.control_names()))
+            .map(|template| template.with_markers(tokenizer.marker_names()));
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let name = name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned());
         Ok(Self { weights, tokenizer, template, eos, name })

@@ -67,10 +67,11 @@ addEventListener("hashchange", () => {
   void runInLink(location.hash).then((run) => { if (run) openRun(run); }, (error) => say("The run cannot be shown: " + explain(error)));
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
+  // An input method ends a composition by Escape, and a search field empties itself.
+  if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
   if (card.value) close();
   else if (route.value.name === "compare") stopComparison();
-  else stop();
+  else if (route.value.name === "ask") stop();
 });
 document.addEventListener("pointerdown", (event) => {
   const inside = (event.target as Element).closest("#card, .citation, .source, .hit, .node");

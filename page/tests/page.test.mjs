@@ -258,15 +258,24 @@ test("a run that ends with a call of a tool shows the call, live and kept", asyn
 
 test("a run is stopped and asked again", async (t) => {
   let asked = 0;
-  const { url } = await server(t, { "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); } });
+  const { url, seen } = await server(t, {
+    "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); },
+    "DELETE /v1/agent/ep-1": ({ response }) => response.writeHead(204).end(),
+  });
   const page = await open(url);
   await page.fill("#question", QUESTION);
   await page.press("#question", "Enter");
   await page.waitForSelector(".node.passage");
   assert.ok(/Reading|Thinking/.test(await page.textContent(".doing")));
   await look(page, "live");
+  // Escape elsewhere is meant for something else.
+  await page.click("nav >> text=Explore");
+  await page.keyboard.press("Escape");
+  await page.click("nav >> text=Ask");
+  await page.waitForSelector(".doing");
   await page.keyboard.press("Escape");
   await page.waitForSelector("text=You stopped this answer");
+  assert.equal(seen.filter((one) => one.method === "DELETE" && one.path.startsWith("/v1/agent/")).length, 1);
   await page.click("text=Retry");
   await page.waitForSelector(".citation");
   assert.equal(await page.locator(".answered").count(), 1);

@@ -119,6 +119,8 @@ def check(client, server):
         if line.startswith('{"feature"'):
             result = json.loads(line)
             client.results[result["feature"]] = result
+    if not client.results:
+        client.results["start"] = {"feature": "start", "ok": False, "note": "it reported no feature"}
     failed = [result for result in client.results.values() if not result["ok"]]
     print(f"{client.title}: {len(client.results) - len(failed)} of {len(client.results)} features, "
           f"{time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
@@ -220,7 +222,12 @@ def main():
     print(table(clients, version))
     if given.write:
         write(CLIENTS, version)
-    sys.exit(any(not result["ok"] for client in clients for result in client.results.values()))
+    untested = [client.title for client in clients if not client.results]
+    if untested:
+        print(f"not tested: {', '.join(untested)}", file=sys.stderr)
+    # A client that was asked for by name, or all of them, must have shown something.
+    missing = untested and (only or len(untested) == len(clients))
+    sys.exit(bool(missing) or any(not result["ok"] for client in clients for result in client.results.values()))
 
 
 if __name__ == "__main__":

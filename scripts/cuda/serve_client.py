@@ -127,7 +127,9 @@ def port(log):
 
 def streamed(text):
     """The text in the server-sent events of a chat completion, which end with `[DONE]`."""
-    data = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    # `splitlines` would also cut at U+2028 and others, which text may contain.
+    lines = (line.removesuffix("\r") for line in text.split("\n"))
+    data = [line[6:] for line in lines if line.startswith("data: ")]
     if not data or data[-1] != "[DONE]":
         raise Failure(f"the stream ended without [DONE] after {len(data)} events: {text[-300:]}")
     choices = [choice for line in data[:-1] for choice in json.loads(line).get("choices") or []]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use waymark_agent::ConversationMessage;
 
 /// Tool calls of a conversation up to the current message.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CallHistory {
     made: usize,
     /// Numbers of the calls without a result so far, by their IDs.

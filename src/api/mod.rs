@@ -200,7 +200,7 @@ fn information() -> ProtectedRoutes {
         .index(routes!(snapshots::list))
         .infer(routes!(models::list))
         .infer(routes!(models::get))
-        .infer(routes!(agent::resume::get))
+        .infer(routes!(agent::resume::get, agent::resume::cancel))
         .infer(routes!(traces::list))
         .infer(routes!(traces::get, traces::delete))
         .open(routes!(health::health))

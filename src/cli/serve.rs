@@ -76,10 +76,12 @@ where
     F: Future<Output = anyhow::Result<T>>,
 {
     config.address = (Ipv4Addr::LOCALHOST, 0).into();
-    // The server is for this process only, so it needs neither keys nor TLS nor a state.
+    // The server is for this process only, so it needs neither keys nor TLS nor a state. The folder of vector stores
+    // belongs to the server whose configuration this is.
     config.access = AccessConfig::default();
     config.tls = None;
     config.state.location = Some(StateLocation::None);
+    config.files.folder = None;
     let server = bind(&config, None).await?;
     let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

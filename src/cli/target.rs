@@ -37,7 +37,7 @@ const SHARED_FLAGS: [&str; 2] = ["api_key", "log_format"];
 const CLIENT_FLAGS: [&str; 2] = ["ca", "api_key"];
 
 /// IDs of flags for reachable servers; the server started for a single command has a free port and no keys.
-const PUBLIC_FLAGS: [&str; 12] = [
+const PUBLIC_FLAGS: [&str; 13] = [
     "host",
     "port",
     "state",
@@ -50,6 +50,7 @@ const PUBLIC_FLAGS: [&str; 12] = [
     "cors_origins",
     "open_metrics",
     "private_cache",
+    "vector_stores",
 ];
 
 /// Explains why a flag on the command line would be ignored: it configures the server that this process starts while

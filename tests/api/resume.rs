@@ -17,7 +17,7 @@ use waymark_engine::MockBackend;
 use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, Mode};
 
-use crate::harness::{ServerPlan, TestServer, eventually, evidence, read_until, says, script, tokenizer};
+use crate::harness::{ServerPlan, TestServer, eventually, evidence, read_until, says, script, tokenizer, with_fields};
 use crate::traces::{loops, trace};
 
 const STEP: Duration = Duration::from_millis(1);
@@ -184,6 +184,27 @@ async fn to_look_takes_it_from_nobody() {
     let looked = server.client.head(server.url(&format!("/v1/agent/{id}"))).send().await.unwrap();
     assert_eq!(looked.status(), 200);
     read_until(&mut socket, "event: finished").await;
+}
+
+#[tokio::test]
+async fn a_client_that_gives_its_stream_up_cancels_the_episode_at_once() {
+    // Half a minute of grace, and tokens for longer than that.
+    let server = TestServer::new(says(&"word ".repeat(200_000)).with_time(STEP, Duration::ZERO)).await;
+    let body = with_fields(question("plain"), json!({"max_tokens": 20_000}));
+    for leaves_first in [false, true] {
+        let mut socket = Some(server.raw("/v1/agent", &body).await);
+        let id = answering(socket.as_mut().unwrap()).await;
+        if leaves_first {
+            socket = None;
+        }
+        let url = server.url(&format!("/v1/agent/{id}"));
+        assert_eq!(server.client.delete(&url).send().await.unwrap().status(), 204);
+        server.quiet().await;
+        assert_eq!(server.client.delete(&url).send().await.unwrap().status(), 404);
+        assert_eq!(get(&server, &id, 0).await.status(), 404);
+        drop(socket);
+    }
+    assert_eq!(server.client.delete(server.url("/v1/agent/ep-nobody")).send().await.unwrap().status(), 404);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use waymark_models::tokenizer::{Specials, Tokenizer};
 
 use crate::data::phrases;
 use crate::data::voice::{TurnDraft, Voice, voice};
-use crate::lessons::text::find_words;
+use crate::lessons::text::{find_words, normalized};
 use crate::reward::ExactMatch;
 use crate::reward::extract::closed_answer;
 use crate::sample::{OriginRun, Sample};
@@ -29,13 +29,15 @@ pub struct DeclineWriter<'a> {
 
 impl DeclineWriter<'_> {
     /// Returns `true` if the policy searched and gave a wrong answer of its own, although nothing that it was shown
-    /// contains the words of a gold answer.
+    /// contains the words of a gold answer. Never `true` for questions answered by yes or no, whose evidence has neither
+    /// word, nor if all supporting passages were found.
     pub fn applies(&self, sample: &Sample) -> bool {
         let wrong = closed_answer(sample).is_some() && ExactMatch::of_sample(sample) <= 0.0;
-        if !wrong || sample.evidence.is_empty() {
+        let judges = |gold: &String| matches!(normalized(gold).as_str(), "" | "yes" | "no");
+        if !wrong || sample.evidence.is_empty() || sample.golds.iter().all(judges) || has_all_support(sample) {
             return false;
         }
-        let shown: Vec<String> = self.observations(sample);
+        let shown = self.observations(sample);
         !sample.golds.iter().any(|gold| shown.iter().any(|text| find_words(text, gold).is_some()))
     }
 
@@ -97,6 +99,13 @@ impl DeclineWriter<'_> {
         }
         texts
     }
+}
+
+/// Returns `true` if the supporting passages are known and the policy found all of them.
+fn has_all_support(sample: &Sample) -> bool {
+    let found =
+        |id: &String| sample.evidence.iter().flat_map(|found| &found.passages).any(|(passage, _)| passage == id);
+    !sample.supporting.is_empty() && sample.supporting.iter().all(found)
 }
 
 /// Replaces the tokens from `start` on by `ids` of the policy, and clears what is known of the old ones.
@@ -166,6 +175,9 @@ mod tests {
         let made_up = played("routerag", Behavior::Bad(Trap::Repeat)).await;
         let closed = Sample { forced: Vec::new(), ..made_up };
         assert!(writer.applies(&closed));
+        assert!(!writer.applies(&Sample { golds: vec!["Yes".to_owned()], ..closed.clone() }));
+        let found = closed.evidence[0].passages[0].0.clone();
+        assert!(!writer.applies(&Sample { supporting: vec![found], ..closed.clone() }));
         // The first hop's passage tells of Ann Lee.
         assert!(!writer.applies(&Sample { golds: vec!["ANN LEE".to_owned()], ..closed }));
     }

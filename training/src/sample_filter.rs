@@ -4,6 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
+use waymark_agent::Action;
+
 use crate::reward::ExactMatch;
 use crate::reward::extract::closed_answer;
 use crate::sample::Sample;
@@ -57,7 +59,8 @@ impl SampleFilter {
     /// Returns `true` if the trajectory gave an answer of its own (a correct one, unless [`wrong`](Self::wrong) is
     /// set), every action was executed, and no search failed or was repeated.
     fn passes(&self, sample: &Sample) -> bool {
-        sample.actions.iter().all(|act| act.executed)
+        // A turn without an action counts as executed if the policy got another try.
+        sample.actions.iter().all(|act| act.executed && act.action != Action::Invalid)
             && sample.evidence.iter().all(|found| !found.cached && found.error.is_none())
             && if self.wrong { closed_answer(sample).is_some() } else { is_right(sample) }
     }
@@ -74,7 +77,7 @@ fn question(sample: &Sample) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
-    use waymark_agent::{Action, PolicySearch};
+    use waymark_agent::PolicySearch;
     use waymark_index::Mode;
 
     use super::*;
@@ -110,6 +113,14 @@ mod tests {
             late: false,
             summary: None,
         });
+        let mut invalid = sample(7, "q", "Paris", 1);
+        invalid.actions.push(TurnAction {
+            turn: 1,
+            action: Action::Invalid,
+            executed: true,
+            late: false,
+            summary: None,
+        });
         let samples = [
             sample(0, "q", "Paris", 1),
             sample(1, "q", "Rome", 1),
@@ -118,11 +129,12 @@ mod tests {
             asked,
             again,
             idle,
+            invalid,
             sample(0, "q", "Paris", 1),
         ];
         let kept = sieve(1..=2, 9, 1).keep(&samples);
         assert_eq!(kept.len(), 1);
-        assert!(kept == [0] || kept == [7], "{kept:?}");
+        assert!(kept == [0] || kept == [8], "{kept:?}");
         assert_eq!(sieve(0..=3, 9, 1).keep(&samples).len(), 3);
     }
 

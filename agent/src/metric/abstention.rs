@@ -41,7 +41,8 @@ const WHOLE: &[&str] = &["", "unknown", "none", "na", "not known", "not availabl
 /// Returns `true` if `answer` states that it has no answer. A rule over fixed phrases: an answer that merely mentions
 /// one of them later does not count.
 pub fn declines(answer: &str) -> bool {
-    let answer = normalize(answer);
+    // Normalization removes the apostrophe of a typewriter alone.
+    let answer = normalize(&answer.replace(['\u{2018}', '\u{2019}'], "'"));
     let opens =
         |opening: &str| answer.strip_prefix(opening).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
     WHOLE.contains(&answer.as_str()) || OPENINGS.iter().any(|opening| opens(opening))

@@ -61,7 +61,7 @@ struct PageHeader {
 /// The reason, if a header is damaged, or the library would take too much memory for the pages of a row group.
 pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<(), String> {
     // Each byte belongs to one column of one row group. Otherwise a small file could claim to hold any number of pages.
-    let mut unclaimed = file.metadata().map_err(unreadable)?.len();
+    let mut unclaimed = file.metadata().map_err(|error| unreadable(&error))?.len();
     for (number, group) in metadata.row_groups().iter().enumerate() {
         let mut held = 0_u64;
         for column in group.columns() {
@@ -79,7 +79,7 @@ pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<(), S
     Ok(())
 }
 
-fn unreadable(error: io::Error) -> String {
+fn unreadable(error: &io::Error) -> String {
     format!("the Parquet file cannot be read: {error}")
 }
 
@@ -119,8 +119,8 @@ fn read_header(file: &mut File, offset: u64, left: u64) -> Result<PageHeader, St
     let mut size = USUAL_HEADER;
     loop {
         let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(offset)).map_err(unreadable)?;
-        file.by_ref().take(size.min(left)).read_to_end(&mut bytes).map_err(unreadable)?;
+        file.seek(SeekFrom::Start(offset)).map_err(|error| unreadable(&error))?;
+        file.by_ref().take(size.min(left)).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
         if let Some(header) = parse(&bytes) {
             return Ok(header);
         }

@@ -20,7 +20,10 @@ const COMBINING: [&str; 9] = [
     "unevaluatedProperties",
 ];
 
-/// Keywords whose schemas describe the same object as `properties` next to them.
+/// Keywords that say something of the properties of an object.
+const PROPERTIES: [&str; 3] = ["patternProperties", "properties", "required"];
+
+/// Keywords whose schemas describe the same object as [`PROPERTIES`] next to them.
 const BESIDE: [&str; 3] = ["$ref", "anyOf", "oneOf"];
 
 /// Keywords whose values are data, not schemas.
@@ -37,7 +40,8 @@ fn combines(value: &Value) -> bool {
     match value {
         Value::Array(items) => items.iter().any(combines),
         Value::Object(fields) => {
-            let shared = fields.contains_key("properties") && BESIDE.iter().any(|name| fields.contains_key(*name));
+            let has = |names: &[&str]| names.iter().any(|name| fields.contains_key(*name));
+            let shared = has(&PROPERTIES) && has(&BESIDE);
             let combined = |(name, value): (&String, &Value)| COMBINING.contains(&name.as_str()) || combines(value);
             shared || fields.iter().any(combined)
         }
@@ -106,6 +110,8 @@ mod tests {
             json!({"properties": {"a": {}}, "patternProperties": {"^x": {}}}),
             json!({"properties": {"a": {}}, "required": ["a", "b"]}),
             json!({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"properties": {"b": {}}}]}),
+            json!({"required": ["id"], "anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}),
+            json!({"patternProperties": {"^x": {}}, "oneOf": [{"properties": {"a": {}}}]}),
             json!({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}),
         ] {
             assert_eq!(closed(schema.clone()), schema);

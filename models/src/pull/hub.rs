@@ -144,7 +144,7 @@ const SMALL_FILES: [&str; 12] = [
     "policy.toml",
 ];
 /// Files of a tokenizer, where a repository has no `tokenizer.json`.
-const VOCABULARY: [&str; 2] = ["vocab.json", "merges.txt"];
+const VOCABULARY: [&str; 3] = ["vocab.json", "merges.txt", "tokenizer.model"];
 /// Name of unsharded weights.
 const SINGLE_WEIGHTS: &str = "model.safetensors";
 /// Name of the index that maps each tensor to its shard.
@@ -153,9 +153,8 @@ const SHARD_INDEX: &str = "model.safetensors.index.json";
 /// Removes files of another commit that an interrupted attempt left and that the current commit does not have:
 /// loading would read them. Shards stay, because only those named by the index are loaded.
 fn remove_stale_files(store: &Store, names: &[String]) -> Result<(), PullError> {
-    for name in
-        SMALL_FILES.iter().chain(&[SINGLE_WEIGHTS, SHARD_INDEX]).filter(|name| !names.iter().any(|kept| kept == *name))
-    {
+    let known = SMALL_FILES.iter().chain(&VOCABULARY).chain(&[SINGLE_WEIGHTS, SHARD_INDEX]);
+    for name in known.filter(|name| !names.iter().any(|kept| kept == *name)) {
         let path = store.path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(PullError::io(&path)(error)),
@@ -383,6 +382,8 @@ mod tests {
         assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         let all = list(&["model-00001-of-00002.safetensors", "model.safetensors.index.json", "x/model-1.safetensors"]);
         assert_eq!(select_files(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
+        let all = list(&["config.json", "model.safetensors", "tokenizer.model", "README.md"]);
+        assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.model", "model.safetensors"]);
         assert_eq!(select_files(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);
         assert!(select_files(&list(&["a.gguf", "b.gguf"])).unwrap_err().contains("a.gguf, b.gguf"));
         assert!(select_files(&list(&["README.md"])).is_err());

@@ -97,6 +97,16 @@ impl FastTokenizer {
         pieces.collect()
     }
 
+    /// Names of the added tokens that are not special, such as `<think>`, without those of white space.
+    pub(super) fn markers(&self) -> Vec<String> {
+        let added = self.parse.get_added_vocabulary().get_added_tokens_decoder().values();
+        let is_space = |c: char| c.is_whitespace() || c == '▁';
+        let markers = added.filter(|token| !token.special && !token.content.chars().all(is_space));
+        let mut names: Vec<String> = markers.map(|token| token.content.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
     pub(super) fn id(&self, token: &str) -> Option<u32> {
         self.parse.token_to_id(token)
     }
@@ -120,6 +130,10 @@ impl FastTokenizer {
         let mut table = TokenBytes::new();
         for id in 0..highest.map_or(0, |id| id + 1) {
             match (added.get(&id), model.id_to_token(id)) {
+                // Runs of spaces of Gemma are such tokens, with the marks of spaces in their names.
+                (Some(token), _) if !byte_level && !token.special => {
+                    table.push(&sentencepiece_bytes(&token.content), false);
+                }
                 (Some(token), _) => table.push(token.content.as_bytes(), token.special),
                 (None, Some(name)) if byte_level => table.push(&byte_level_bytes(&name), false),
                 (None, Some(name)) => table.push(&sentencepiece_bytes(&name), false),

@@ -201,6 +201,14 @@ impl Tokenizer {
         (0..self.vocab() as u32).filter(|&id| self.is_control(id)).filter_map(|id| self.name(id)).collect()
     }
 
+    /// Names of tokens that structure a text without controlling the model, such as `<think>` and `<tool_call>`.
+    pub fn marker_names(&self) -> Vec<String> {
+        match &self.kind {
+            TokenizerKind::Bytes(_) => Vec::new(),
+            TokenizerKind::Fast(fast) => fast.markers(),
+        }
+    }
+
     /// Length of the longest token in bytes; at least 1. `n` tokens stand for at most `n` times as many bytes.
     pub fn longest(&self) -> usize {
         self.table.longest().max(1)

@@ -61,6 +61,8 @@ pub(super) fn pipeline(pieces: &[ScoredPiece], prefix: bool, further: Vec<AddedT
     if let Some((id, piece)) = pieces.iter().enumerate().find(|(_, piece)| piece.text.len() > LONGEST_PIECE) {
         return Err(format!("piece {id} has {} bytes: expected at most {LONGEST_PIECE}", piece.text.len()));
     }
+    let pieces: Vec<ScoredPiece> = pieces.iter().map(marked).collect();
+    let pieces = pieces.as_slice();
     let mut ids: HashMap<&str, u32> = HashMap::with_capacity(pieces.len());
     for (id, piece) in (0..).zip(pieces) {
         ids.entry(&piece.text).or_insert(id);
@@ -91,6 +93,17 @@ pub(super) fn pipeline(pieces: &[ScoredPiece], prefix: bool, further: Vec<AddedT
     let added: Vec<AddedToken> = added.map(|token| token.normalized(false)).chain(further).collect();
     pipeline.add_tokens(added).map_err(refused)?;
     Ok(pipeline)
+}
+
+/// Returns a piece as the vocabulary names it. llama.cpp's converter writes user-defined pieces of spaces (Gemma's runs) as
+/// they read, and gives them a low score, although SentencePiece matches such pieces before all others.
+fn marked(piece: &ScoredPiece) -> ScoredPiece {
+    match piece.kind {
+        PieceKind::UserDefined => {
+            ScoredPiece { text: piece.text.replace(' ', SPACE), score: f32::INFINITY, kind: PieceKind::UserDefined }
+        }
+        _ => piece.clone(),
+    }
 }
 
 /// Pairs of pieces whose text together is a piece, in the order in which they are merged.
@@ -141,6 +154,23 @@ mod tests {
         let mut pieces = pieces();
         pieces[6].text = "a".repeat(LONGEST_PIECE + 1);
         assert!(pipeline(&pieces, true, Vec::new()).unwrap_err().contains("piece 6 has 1025 bytes"));
+    }
+
+    #[test]
+    fn runs_of_spaces_are_pieces_however_a_file_names_them() {
+        for name in ["  ", "▁▁"] {
+            let mut pieces = pieces();
+            let run = pieces.len() as u32;
+            pieces.push(ScoredPiece { text: name.to_owned(), score: -1000.0, kind: PieceKind::UserDefined });
+            let tokenizer = Tokenizer::from_fast(pipeline(&pieces, false, Vec::new()).unwrap()).unwrap();
+            assert_eq!(tokenizer.encode("ab  b", Specials::Literal).unwrap(), [7, run, 4], "{name:?}");
+            assert_eq!(tokenizer.decode(&[7, run, 4]), "ab  b", "{name:?}");
+        }
+        // As in a tokenizer.json, where they are added tokens.
+        let further = vec![AddedToken::from("▁▁".to_owned(), false).normalized(false)];
+        let tokenizer = Tokenizer::from_fast(pipeline(&pieces(), false, further).unwrap()).unwrap();
+        let run = tokenizer.id("▁▁").unwrap();
+        assert_eq!(tokenizer.decode(&[7, run, 4]), "ab  b");
     }
 
     #[test]

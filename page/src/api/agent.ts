@@ -34,8 +34,20 @@ export async function* runAgent(asked: Asked, signal: AbortSignal): AsyncGenerat
   const body: Record<string, unknown> = { question: asked.question, stream: true, rag: ragOptions(asked) };
   if (asked.model) body.model = asked.model;
   if (asked.seed !== null) body.seed = asked.seed;
-  let response = await start(body, signal);
+  const response = await start(body, signal);
   const address = response.headers.get("content-location");
+  if (!address) return yield* events(response, "", signal);
+  try {
+    yield* events(response, address, signal);
+  } finally {
+    // The server would compute on for a while, because a client whose connection broke may come back.
+    if (signal.aborted) void call(address, { method: "DELETE" }).catch(() => {});
+  }
+}
+
+// Yields the events of a stream, and resumes it at `address` if its connection breaks.
+async function* events(first: Response, address: string, signal: AbortSignal): AsyncGenerator<AgentEvent> {
+  let response = first;
   let last = "";
   let failures = 0;
   for (;;) {

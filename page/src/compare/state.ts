@@ -19,6 +19,8 @@ export function settingsOf(side: Settings): Settings {
 }
 
 export function compareWith(text: string): void {
+  // Runs that are no longer shown would go on, and nothing could stop them.
+  stop();
   question.value = text;
   lives.value = [null, null];
 }

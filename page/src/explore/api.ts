@@ -1,6 +1,7 @@
 // The index as a graph, node by node.
 import { Refused, call, explain, get, inPath, send } from "../api/client";
 import { wait } from "../api/agent";
+import type { FileDocuments } from "./files";
 
 export type NodeKind = "phrase" | "passage";
 export interface IndexNode { kind: NodeKind; id: string; label: string; degree: number; preview?: string; match?: string }
@@ -67,4 +68,36 @@ export function reason(error: unknown, scope: string): string {
   if (error instanceof Refused && error.status === 403 && error.code === "insufficient_scope") return "Your API key lacks the scope “" + scope + "” that this needs.";
   if (error instanceof Refused && error.code === "not_found") return "This server is older than this page and cannot show this.";
   return explain(error);
+}
+
+// Bytes of the documents of one request, well below the server's default limit of 2 MiB (`--body-limit`).
+const REQUEST_BYTES = 1_500_000;
+
+// Sends the documents of files, in as many requests as they need, and adds up what was committed.
+export async function upload({ documents, chunked }: FileDocuments, tell: (status: CommitStatus) => void): Promise<CommitStatus> {
+  const requests = batches(documents);
+  const sum = { added: 0, replaced: 0, unchanged: 0, removed: 0 };
+  for (const [at, part] of requests.entries()) {
+    const isLast = at === requests.length - 1;
+    const done = await change({ documents: part, ...(isLast ? { chunked } : {}) }, tell);
+    if (done.status === "failed" || !done.commit) return done;
+    for (const name of Object.keys(sum) as (keyof typeof sum)[]) sum[name] += done.commit[name];
+    if (isLast) return { ...done, commit: { ...done.commit, ...sum } };
+  }
+  throw new Error("The files hold no documents.");
+}
+
+function batches(documents: Upload[]): Upload[][] {
+  const all: Upload[][] = [];
+  let room = 0;
+  for (const document of documents) {
+    const bytes = new Blob([JSON.stringify(document)]).size;
+    if (bytes > room || !all.length) {
+      all.push([]);
+      room = REQUEST_BYTES;
+    }
+    all.at(-1)!.push(document);
+    room -= bytes;
+  }
+  return all;
 }

@@ -4,7 +4,7 @@ import { useSignal } from "@preact/signals";
 import { index, readIndex } from "../api/server";
 import { count } from "../run/query";
 import { Icon } from "../shell/icon";
-import { type CommitStatus, type Listed, change, documents, reason } from "./api";
+import { type CommitStatus, type Listed, change, documents, reason, upload } from "./api";
 import { readFiles } from "./files";
 import { reset } from "./state";
 
@@ -45,11 +45,11 @@ export function Documents() {
     status.value = null;
   };
   const tell = (next: CommitStatus) => { status.value = next; };
-  const upload = async (event: Event) => {
+  const add = async (event: Event) => {
     const input = event.currentTarget as HTMLInputElement;
     const files = [...(input.files ?? [])];
     input.value = "";
-    await commit(async () => change(await readFiles(files), tell));
+    await commit(async () => upload(await readFiles(files), tell));
   };
   const forget = (id: string, title: string) => {
     if (confirm("Delete “" + (title || id) + "” from the index?")) void commit(() => change({ delete: [id] }, tell));
@@ -63,7 +63,7 @@ export function Documents() {
         <div class="row">
           <label class={"button primary" + (busy ? " disabled" : "")}>
             <Icon name="plus" /> Add documents
-            <input type="file" class="hidden" id="upload" multiple accept=".txt,.md,.jsonl" disabled={busy} onChange={upload} />
+            <input type="file" class="hidden" id="upload" multiple accept=".txt,.md,.jsonl" disabled={busy} onChange={add} />
           </label>
           <span class="dim">Text, Markdown, or JSON lines with id, title and text</span>
         </div>

@@ -217,18 +217,17 @@ pub fn priced(found: &SearchRecord) -> PricedSearch {
     PricedSearch { mode: found.mode, passages: found.hits.len(), seconds: found.seconds, cached: found.cached }
 }
 
-/// Returns the distinct texts that searches have shown and not withdrawn: passages, title first, or for a search of the
-/// hypergraph its facts.
+/// Returns the distinct texts that searches have shown and not withdrawn: passages, title first, and triples. A search of
+/// the hypergraph shows its facts alone.
 pub fn retrieved(evidence: &[SearchRecord]) -> Vec<String> {
     let mut seen = HashSet::new();
     let mut texts = Vec::new();
     for found in evidence.iter().filter(|found| found.stands()) {
-        if found.mode == Mode::Hypergraph {
-            let facts = found.triples.iter();
-            texts.extend(facts.map(|fact| format!("{} {} {}", fact.subject, fact.relation, fact.object)));
-        } else {
+        if found.mode != Mode::Hypergraph {
             texts.extend(found.hits.iter().map(|hit| compared(&hit.passage.title, &hit.passage.text)));
         }
+        let facts = found.triples.iter();
+        texts.extend(facts.map(|fact| format!("{} {} {}", fact.subject, fact.relation, fact.object)));
     }
     texts.retain(|text| seen.insert(text.clone()));
     texts

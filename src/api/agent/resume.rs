@@ -1,4 +1,4 @@
-//! `GET /v1/agent/{id}`: resumes an event stream that lost its connection.
+//! `GET /v1/agent/{id}`: resumes an event stream that lost its connection. `DELETE` cancels its episode.
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
@@ -66,6 +66,27 @@ pub(in crate::api) async fn get(
         Some(reading) => Ok(rest(&state, reading)),
         None => Ok(StatusCode::NO_CONTENT.into_response()),
     }
+}
+
+/// Cancels the episode of a resumable stream, and forgets the stream.
+///
+/// A closed connection does not cancel such an episode, because its client may come back.
+#[utoipa::path(delete, path = "/v1/agent/{id}", operation_id = "cancelAgent", tag = "inference",
+    params(("id" = String, Path, description = "ID of the episode")),
+    responses(
+        (status = 204, description = "the episode is canceled, or was over already"),
+        (status = 404, description = "no such stream, or it has expired", body = ErrorBody),
+    ))]
+pub(in crate::api) async fn cancel(
+    State(state): State<AppState>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, ApiError> {
+    let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("id");
+    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
+    let stream = state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}`")))?;
+    stream.give_up();
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Streams the trace of an episode that outlives its connection.

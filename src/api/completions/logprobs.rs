@@ -19,11 +19,13 @@ pub(super) struct CompletionBuilder {
     top: Option<usize>,
     /// Number of characters sent so far.
     shown: usize,
+    /// Number of bytes of the last token that are not sent yet, because they may begin a stop string.
+    ahead: usize,
 }
 
 impl CompletionBuilder {
     pub(super) fn new(echo: String, top: Option<usize>) -> CompletionBuilder {
-        CompletionBuilder { echo, top, shown: 0 }
+        CompletionBuilder { echo, top, shown: 0, ahead: 0 }
     }
 
     /// Returns the echoed prompt as the first piece, if there is one.
@@ -39,9 +41,9 @@ impl CompletionBuilder {
         CompletionChoice { text, index, logprobs, finish_reason: None }
     }
 
-    fn logprobs(&self, top: usize, text: &str, tokens: &[TokenLogprob]) -> TextLogProbs {
+    fn logprobs(&mut self, top: usize, text: &str, tokens: &[TokenLogprob]) -> TextLogProbs {
         let mut shown = TextLogProbs { top_logprobs: (top > 0).then(Vec::new), ..TextLogProbs::default() };
-        let mut at = 0;
+        let mut at = self.ahead;
         for token in tokens {
             // A token may begin inside a character; its reported offset is the beginning of that character.
             let before = text.char_indices().take_while(|&(start, c)| start + c.len_utf8() <= at).count();
@@ -59,6 +61,7 @@ impl CompletionBuilder {
             shown.tokens.push(name);
             shown.token_logprobs.push(token.logprob.map(|logprob| logprob.max(MIN_LOGPROB)));
         }
+        self.ahead = at.saturating_sub(text.len());
         shown
     }
 }
@@ -98,6 +101,15 @@ mod tests {
         let next = draft.piece(0, "ab".into(), &[token(b"a"), token(b"b")]).logprobs.unwrap_or_default();
         assert_eq!(next.text_offset, [1, 2]);
         assert_eq!(next.top_logprobs.unwrap_or_default()[0].get("a"), Some(&Value::from(-1.0f32)));
+    }
+
+    #[test]
+    fn a_token_that_is_sent_in_part_counts_once() {
+        let mut draft = CompletionBuilder::new(String::new(), Some(0));
+        // Half of a stop string is held back until the next token.
+        let first = draft.piece(0, "foo".into(), &[token(b"foo\n")]).logprobs.unwrap_or_default();
+        let next = draft.piece(0, "\nbar!".into(), &[token(b"bar"), token(b"!")]).logprobs.unwrap_or_default();
+        assert_eq!((first.text_offset, next.text_offset), (vec![0], vec![4, 7]));
     }
 
     #[test]

@@ -13,9 +13,24 @@ pub(in crate::api) struct ChatHistory {
     pub(in crate::api) messages: Vec<ConversationMessage>,
     /// IDs of the calls that wait for their results, in the order in which they were made.
     pub(in crate::api) open: Vec<String>,
+    /// Results at the end of the messages, which more may join. `None` if the messages end with an answer.
+    results: Option<OpenResults>,
+}
+
+/// Results that follow an answer with several calls, not all of which may have theirs yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OpenResults {
+    calls: CallHistory,
+    /// Numbers of the calls that the last messages answer, in the order of the messages.
+    answered: Vec<usize>,
 }
 
 impl ChatHistory {
+    /// Creates a history whose last message is an answer. `open` are the IDs of the calls that wait for their results.
+    pub(super) fn ending_with_answer(messages: Vec<ConversationMessage>, open: Vec<String>) -> ChatHistory {
+        ChatHistory { messages, open, results: None }
+    }
+
     /// Adds items, each beside its path in the request.
     ///
     /// # Errors
@@ -53,16 +68,22 @@ struct ItemReader {
 impl ItemReader {
     /// Creates a reader of items that follow `history`.
     fn new(history: ChatHistory) -> ItemReader {
-        ItemReader {
-            earlier: history.messages.len(),
-            messages: history.messages.into_iter().map(|message| (None, message)).collect(),
-            calls: CallHistory::waiting(history.open),
-        }
+        let ChatHistory { messages, open, results } = history;
+        let waiting = || OpenResults { calls: CallHistory::waiting(open), answered: Vec::new() };
+        let OpenResults { calls, answered } = results.unwrap_or_else(waiting);
+        let earlier = messages.len();
+        let unnumbered = earlier - answered.len().min(earlier);
+        let numbers = std::iter::repeat_n(None, unnumbered).chain(answered.into_iter().map(Some));
+        ItemReader { messages: numbers.zip(messages).collect(), earlier, calls }
     }
 
     /// Returns the history with all items.
     fn finish(self) -> ChatHistory {
-        ChatHistory { messages: in_call_order(self.messages), open: self.calls.into_open() }
+        let mut answered: Vec<usize> = self.messages.iter().rev().map_while(|(number, _)| *number).collect();
+        // That is the order into which they are sorted.
+        answered.sort_unstable();
+        let results = (!answered.is_empty()).then(|| OpenResults { calls: self.calls.clone(), answered });
+        ChatHistory { messages: in_call_order(self.messages), open: self.calls.into_open(), results }
     }
 
     /// Adds an item, or returns an error and leaves the history as it is.
@@ -157,6 +178,8 @@ mod tests {
         assert_eq!(refused.param.as_deref(), Some("input[0].call_id"));
         // A call after an earlier response begins an answer of its own.
         let second = read(first, &[output("a", "one"), call("c")]).unwrap();
-        assert_eq!((second.messages.len(), second.open), (4, vec!["c".to_owned()]));
+        assert_eq!((second.messages.len(), &second.open), (4, &vec!["c".to_owned()]));
+        let results = second.messages[1..3].iter().map(|message| message.content.as_str());
+        assert_eq!(results.collect::<Vec<_>>(), ["one", "two"], "in the order of the calls");
     }
 }

@@ -126,7 +126,7 @@ impl StoredResponse {
         let Some(answer) = self.answer else { return Err(self.status().replace('_', " ")) };
         let mut messages = self.history;
         messages.push(ConversationMessage { calls: self.calls, ..ConversationMessage::new(Role::Assistant, answer) });
-        Ok(ChatHistory { messages, open: self.open })
+        Ok(ChatHistory::ending_with_answer(messages, self.open))
     }
 
     /// Returns `true` if the response has an answer that can be continued.

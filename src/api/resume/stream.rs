@@ -31,7 +31,8 @@ pub(super) struct StreamState {
     left: Instant,
     /// If `true`, the stream has ended.
     pub(super) over: bool,
-    /// If `true`, no reader returned in time, so the buffered events are not the whole stream.
+    /// If `true`, no reader returned in time or the client has given the stream up, so the buffered events are not the
+    /// whole stream.
     abandoned: bool,
 }
 
@@ -81,14 +82,24 @@ impl ResumableStream {
         let _ = self.state.subscribe().wait_for(|state| state.log.has_room()).await;
     }
 
-    /// Waits until nobody has read for `grace`, and marks the stream as abandoned.
+    /// Ends the stream for its reader and its episode.
+    pub(crate) fn give_up(&self) {
+        self.state.send_modify(|state| {
+            state.abandoned = true;
+            state.reader = None;
+        });
+    }
+
+    /// Waits until nobody has read for `grace`, and marks the stream as abandoned, or until it is given up.
     pub(super) async fn abandoned(&self, grace: Duration) {
         let mut states = self.state.subscribe();
         loop {
-            let Ok(left) = states.wait_for(|state| state.reader.is_none()).await.map(|state| state.left) else {
+            let unread = states.wait_for(|state| state.abandoned || state.reader.is_none()).await;
+            let Ok((abandoned, left)) = unread.map(|state| (state.abandoned, state.left)) else { return };
+            if abandoned {
                 return;
-            };
-            let back = states.wait_for(|state| state.reader.is_some());
+            }
+            let back = states.wait_for(|state| state.abandoned || state.reader.is_some());
             if timeout_at(left + grace, back).await.is_err() {
                 let abandon = |state: &mut StreamState| {
                     // A reader may have attached between the timeout and this check.
@@ -142,7 +153,8 @@ impl StreamState {
     /// Returns `true` if there is anything left for a reader that has received the events up to number `after`.
     fn admit(&self, after: u64) -> Result<bool, ApiError> {
         if self.abandoned {
-            return Err(ApiError::new(Code::NotFound, "the stream expired: no client reconnected in time"));
+            let message = "the stream is gone: no client reconnected in time, or its own gave it up";
+            return Err(ApiError::new(Code::NotFound, message));
         }
         let last = self.log.last();
         if after > last {

@@ -148,12 +148,12 @@ impl<'o> ShownEvidence<'o> {
         find_words(self.text(), words).is_some()
     }
 
-    /// Title of a passage, up to the first separator. Empty for a fact.
+    /// Title of a passage, up to the first separator that is not within parentheses of the title. Empty for a fact.
     pub fn title(&self) -> &'o str {
-        match self {
-            ShownEvidence::Passage(passage) => passage.text.split(passage.separator).next().unwrap_or(passage.text),
-            ShownEvidence::Fact(_) => "",
-        }
+        let ShownEvidence::Passage(ShownPassage { text, separator, .. }) = self else { return "" };
+        let titles = text.match_indices(separator).map(|(at, _)| &text[..at]);
+        let mut whole = titles.filter(|title| title.matches('(').count() == title.matches(')').count());
+        whole.next().or_else(|| text.split(separator).next()).unwrap_or(text)
     }
 
     /// Returns `true` if it is shown as a numbered document.

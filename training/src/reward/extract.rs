@@ -28,12 +28,20 @@ pub fn last_answer(reply: &str) -> Option<&str> {
     between(reply, "answer").last().map(|answer| strip(answer))
 }
 
+/// Returns the answer after the last `<answer>` of a reply, trimmed. `None` if it is not closed. Unlike [`last_answer`], it
+/// never pairs a tag that the environment named with one that the policy wrote.
+fn last_closed(reply: &str) -> Option<&str> {
+    let (_, after) = reply.rsplit_once("<answer>")?;
+    let (answer, _) = after.split_once("</answer>")?;
+    Some(strip(answer))
+}
+
 /// Returns the last answer that the policy wrote and closed by itself. A forced answer after the last turn earns
 /// nothing, as in the references, whose loops end there: if it were rewarded, policies would learn to search until
 /// the answer is forced. For protocols without answer tags (TeaRAG, plain), returns the answer that the loop parsed.
 pub(crate) fn closed_answer(sample: &Sample) -> Option<&str> {
     let tagged = has_answer_tag(&sample.protocol) && sample.text.contains("<answer>");
-    let answer = if tagged { last_answer(&sample.text) } else { sample.answer.as_deref() };
+    let answer = if tagged { last_closed(&sample.text) } else { sample.answer.as_deref() };
     answer.filter(|_| !sample.is_forced())
 }
 
@@ -73,5 +81,12 @@ mod tests {
         assert_eq!(ends("tearag").as_deref(), Some("Rome"));
         assert_eq!(ends("plain").as_deref(), Some("Rome"));
         assert_eq!(ends("routerag").as_deref(), Some("Paris"), "the tags of such a protocol are sanitized");
+    }
+
+    #[test]
+    fn a_tag_that_the_environment_names_is_paired_with_no_other() {
+        let said = "one of <search>, <answer> and <refuse>, and close it.";
+        assert_eq!(last_closed(&format!("{said} <answer> Leeds </answer>")), Some("Leeds"));
+        assert_eq!(last_closed("between <answer> and </answer>. <answer> Par"), None);
     }
 }

@@ -151,6 +151,15 @@ impl MetadataKeys<'_> {
         Ok((RopeScaling::Long { factors, attention_factor }, context))
     }
 
+    /// Scaling of a file that names no type, which llama.cpp reads as linear: by the key of today or that of 2023.
+    fn old_rope_scaling(&self) -> RopeScaling {
+        let factor = self.float("rope.scaling.factor").or_else(|| self.float("rope.scale_linear"));
+        match factor.filter(|factor| *factor != 0.0 && *factor != 1.0) {
+            Some(factor) => RopeScaling::Linear { factor },
+            None => RopeScaling::None,
+        }
+    }
+
     fn plain_rope_scaling(&self) -> Result<RopeScaling, ModelError> {
         // Llama 3 files store the result of the scaling rule as a tensor.
         if self.gguf.has("rope_freqs.weight") {
@@ -158,7 +167,8 @@ impl MetadataKeys<'_> {
         }
         let factor = || self.needed_float("rope.scaling.factor");
         match self.gguf.text(&self.key("rope.scaling.type")) {
-            None | Some("none") => Ok(RopeScaling::None),
+            Some("none") => Ok(RopeScaling::None),
+            None => Ok(self.old_rope_scaling()),
             Some("linear") => Ok(RopeScaling::Linear { factor: factor()? }),
             Some("yarn") => Ok(RopeScaling::Yarn {
                 factor: factor()?,

@@ -113,7 +113,7 @@ async def _messages(send: Any) -> AsyncIterator[tuple[str, int | None, dict[str,
     async with send as response:
         await _check(response)
         name, number, data = "message", None, []
-        async for line in response.aiter_lines():
+        async for line in _lines(response):
             field, _, value = line.partition(":")
             value = value.removeprefix(" ")
             if line and field == "event":
@@ -126,6 +126,18 @@ async def _messages(send: Any) -> AsyncIterator[tuple[str, int | None, dict[str,
                 if data != ["[DONE]"]:
                     yield name, number, json.loads("\n".join(data))
                 name, number, data = "message", None, []
+
+
+async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
+    """Yields the lines of a stream. Only line feeds end them: `aiter_lines` also cuts at U+2028, U+2029 and U+0085, which
+    stand in passages from the web, and which JSON does not escape."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r").decode()
+    if rest:
+        yield rest.decode()
 
 
 async def _check(response: httpx2.Response) -> None:
