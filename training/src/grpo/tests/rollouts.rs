@@ -157,6 +157,7 @@ async fn a_search_has_one_price_everywhere() {
         let searched = PricedSearch { mode: Mode::Graph, passages: 3, seconds: 9.0, cached: false };
         rollout.row.cost = question_set.price(goal.cost).of(&searched);
         rollout.sample.text = "<answer>a</answer>".into();
+        rollout.sample.answer = Some("a".into());
         rollout.sample.golds = vec!["a".into()];
     }
     assert!((batch[2].row.cost - batch[0].row.cost - 1.0).abs() < 1e-12, "200 kilonodes at 0.005");

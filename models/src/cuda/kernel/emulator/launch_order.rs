@@ -66,11 +66,12 @@ impl LaunchOrder {
     pub(super) fn waited(&mut self, memory: &mut [Vec<u128>]) -> bool {
         let Some(before) = self.before.as_ref().filter(|_| self.hides) else { return true };
         self.hides = false;
-        let mut kept = true;
+        let is_hidden =
+            |Words { piece, range }: &Words| memory[*piece][range.clone()].iter().all(|word| *word == HIDDEN);
+        // All of it first: several launches may have written the same words.
+        let kept = self.written.iter().all(is_hidden);
         for Words { piece, range } in &self.written {
-            let hidden = &mut memory[*piece][range.clone()];
-            kept &= hidden.iter().all(|word| *word == HIDDEN);
-            hidden.copy_from_slice(&before[*piece][range.clone()]);
+            memory[*piece][range.clone()].copy_from_slice(&before[*piece][range.clone()]);
         }
         kept && *before == memory
     }
@@ -116,7 +117,16 @@ mod tests {
         let mut order = LaunchOrder::default();
         let mut memory = vec![vec![1, 2, 3], vec![4]];
         assert!(launch(&mut order, &mut memory, |_| (), |memory| memory[0][1] = 20));
-        assert!(launch(&mut order, &mut memory, |_| (), |memory| memory[1][0] = 40));
+        assert!(launch(&mut order, &mut memory, |_| (), |memory| memory[0][1] = 21));
+        assert!(launch(
+            &mut order,
+            &mut memory,
+            |_| (),
+            |memory| {
+                memory[0][1] = 20;
+                memory[1][0] = 40;
+            }
+        ));
         let seen = |memory: &mut [Vec<u128>]| assert_eq!(memory, [vec![1, HIDDEN, 3], vec![HIDDEN]]);
         assert!(launch(&mut order, &mut memory, seen, |memory| assert_eq!(memory, [vec![1, 20, 3], vec![40]])));
         order.settle();
