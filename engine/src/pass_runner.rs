@@ -198,7 +198,7 @@ impl PassRunner {
         unloaded
     }
 
-    /// Replaces all weights or, on an error, none.
+    /// Replaces all weights or, on an error, none, unless the backend is lost then.
     ///
     /// # Errors
     /// The reason why the weights could not be replaced.

@@ -3,6 +3,7 @@
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use waymark_agent::metric::declines;
 use waymark_agent::{Action, EpisodeEnd, Policy, ReadingRule};
 use waymark_engine::Origin;
 use waymark_models::ModelError;
@@ -30,11 +31,19 @@ pub struct DeclineWriter<'a> {
 impl DeclineWriter<'_> {
     /// Returns `true` if the policy searched and gave a wrong answer of its own, although nothing that it was shown
     /// contains the words of a gold answer. Never `true` for questions answered by yes or no, whose evidence has neither
-    /// word, nor if all supporting passages were found.
+    /// word, nor if all supporting passages were found, nor for protocols in which no lesson can be written.
     pub fn applies(&self, sample: &Sample) -> bool {
         let wrong = closed_answer(sample).is_some() && ExactMatch::of_sample(sample) <= 0.0;
         let judges = |gold: &String| matches!(normalized(gold).as_str(), "" | "yes" | "no");
-        if !wrong || sample.evidence.is_empty() || sample.golds.iter().all(judges) || has_all_support(sample) {
+        let writable = voice(&sample.protocol).is_some() && !sample.actions.is_empty();
+        let told = sample.answer.as_deref().is_some_and(declines);
+        if !wrong
+            || !writable
+            || told
+            || sample.evidence.is_empty()
+            || sample.golds.iter().all(judges)
+            || has_all_support(sample)
+        {
             return false;
         }
         let shown = self.observations(sample);
@@ -175,6 +184,7 @@ mod tests {
         let made_up = played("routerag", Behavior::Bad(Trap::Repeat)).await;
         let closed = Sample { forced: Vec::new(), ..made_up };
         assert!(writer.applies(&closed));
+        assert!(!writer.applies(&Sample { protocol: "plain".to_owned(), ..closed.clone() }));
         assert!(!writer.applies(&Sample { golds: vec!["Yes".to_owned()], ..closed.clone() }));
         let found = closed.evidence[0].passages[0].0.clone();
         assert!(!writer.applies(&Sample { supporting: vec![found], ..closed.clone() }));

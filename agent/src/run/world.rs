@@ -73,7 +73,7 @@ impl World {
         loop {
             // A timeout polls the generation first, so it would not end one whose next token is always ready. Dropping
             // the generation, here and below, stops it in the engine.
-            if Instant::now() >= self.deadline {
+            if turn.finish().is_none() && Instant::now() >= self.deadline {
                 return Ok(TurnEnd::Time);
             }
             let next = timeout_at(self.deadline, turn.next()).await;

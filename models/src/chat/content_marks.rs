@@ -1,6 +1,7 @@
 //! Marks that delimit untrusted text while it passes through a template.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
@@ -63,13 +64,16 @@ impl ContentMarks {
         Some(segments)
     }
 
-    /// Inserts a mark into every control token spelled in `text`, after the token's first character.
-    pub(super) fn inside(&self, text: &str, control: &[String]) -> String {
+    /// Inserts a mark into every token of these names spelled in `text`, after the token's first character.
+    pub(super) fn inside(&self, text: &str, names: &[&str]) -> String {
+        // A vocabulary may have thousands of names, nearly all of which begin alike.
+        let firsts: HashSet<char> = names.iter().filter_map(|name| name.chars().next()).collect();
         let mut fenced = String::with_capacity(text.len());
         for (at, c) in text.char_indices() {
             fenced.push(c);
             let rest = &text[at..];
-            if rest.starts_with("<|") || control.iter().any(|name| rest.starts_with(name.as_str())) {
+            let is_named = || names.iter().any(|name| !name.is_empty() && rest.starts_with(name));
+            if rest.starts_with("<|") || (firsts.contains(&c) && is_named()) {
                 fenced.push_str(&self.open);
             }
         }

@@ -204,12 +204,16 @@ impl ChatTemplate {
         if let Some(segments) = marks.split(&marked).filter(|segments| joined(segments) == plain) {
             return Ok(segments);
         }
-        // Further attempts: only tokens carry a mark, so ordinary text reaches the template unchanged.
-        // A template that looks for markers in messages would see the marks in them, so that fewer and fewer carry one.
+        // Further attempts: only tokens carry a mark, so ordinary text reaches the template unchanged. A template that looks
+        // for markers in messages would see the marks in them, so that fewer and fewer carry one.
+        let mut tried = None;
         let looked_for: [&dyn Fn(&str) -> bool; 3] = [&|_| false, &|name| THOUGHT.contains(&name), &|_| true];
         for is_looked_for in looked_for {
             let markers = self.markers.iter().filter(|name| !is_looked_for(name));
-            let names: Vec<String> = self.control.iter().chain(markers).cloned().collect();
+            let names: Vec<&str> = self.control.iter().chain(markers).map(String::as_str).collect();
+            if tried.replace(names.len()) == Some(names.len()) {
+                continue;
+            }
             let fenced = render(&|text| marks.inside(text, &names))?;
             let segments = marks.cut(&fenced);
             if joined(&segments) == plain {

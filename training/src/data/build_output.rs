@@ -137,7 +137,8 @@ impl BuildOutput {
             lock.open(&facts)
         };
         let mut output = BuildOutput {
-            out: open(out_lock, "learned")?,
+            // Spelled as in the files of earlier builds, which this one may go on with.
+            out: open(out_lock, "learnt")?,
             held: open(held_lock, "held out")?,
             samples: HashMap::new(),
             questions: HashMap::new(),

@@ -21,7 +21,7 @@ impl Steps for ReadySteps {
     }
 
     fn finish(&self) -> Option<TurnFinish> {
-        Some(TurnFinish::Length)
+        (self.left == 0).then_some(TurnFinish::Length)
     }
 }
 

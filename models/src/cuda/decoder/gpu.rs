@@ -197,8 +197,7 @@ impl CudaDecoder {
     pub fn replace_weights(&mut self, weights: &Weights) -> Result<(), CudaError> {
         self.finish()?;
         self.runner.driver.gpu().bind()?;
-        self.runner.replace_weights(weights)?;
-        self.runner.driver.gpu().synchronize()
+        self.runner.replace_weights(weights)
     }
 
     /// Copies the keys and values of block `from` to block `to`, in every layer, before the next step. No step may be

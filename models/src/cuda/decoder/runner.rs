@@ -99,6 +99,8 @@ impl<D: Driver> StepRunner<D> {
         self.torn = true;
         let source = WeightSource::Checkpoint(weights);
         WeightLoader::new(source, &self.driver, &self.weights)?.load(&self.weight_layout, context)?;
+        // Waits, and reports the errors of copies that were still running.
+        self.driver.download(self.weight(Placement::<u8>::new(0, 1)), &mut [0])?;
         self.torn = false;
         Ok(())
     }

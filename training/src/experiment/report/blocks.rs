@@ -24,7 +24,7 @@ pub(super) fn blocks(report: &ExperimentReport) -> Vec<Block> {
     if !report.endpoints.is_empty() {
         blocks.push(Block::Heading(2, "What was decided".to_owned()));
         blocks.push(Block::Grid(endpoints(&report.endpoints)));
-        blocks.push(Block::Forest(report.endpoints.iter().map(whisker).collect()));
+        blocks.push(Block::Forest(report.endpoints.iter().filter_map(whisker).collect()));
     }
     for set in &experiment.evaluation {
         let questions =
@@ -103,18 +103,18 @@ fn bar(endpoint: &Endpoint) -> String {
     }
 }
 
-fn whisker(outcome: &EndpointOutcome) -> Whisker {
+/// Builds the drawing of a difference. `None` without an interval.
+fn whisker(outcome: &EndpointOutcome) -> Option<Whisker> {
     let Endpoint { metric, arm, against, at_least, at_most, .. } = &outcome.endpoint;
-    let mean = Interval { low: outcome.difference, high: outcome.difference };
-    let Interval { low, high } = outcome.interval.unwrap_or(mean);
-    Whisker {
+    let Interval { low, high } = outcome.interval?;
+    Some(Whisker {
         label: format!("{metric}: {arm} − {against}"),
         low,
         value: outcome.difference,
         high,
         bar: at_least.or(*at_most).unwrap_or(0.0),
         passed: outcome.passed,
-    }
+    })
 }
 
 /// Builds the table of all arms on a set.

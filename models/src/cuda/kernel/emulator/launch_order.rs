@@ -13,7 +13,7 @@ const MOST_BYTES: usize = 8 << 20;
 /// Content of hidden memory: NaN in every format.
 const HIDDEN: u128 = u128::MAX;
 
-/// What the launches since the last wait for the device wrote, and the launch that runs.
+/// Record of what the launches since the last wait for the device wrote, and of the launch that runs.
 #[derive(Debug, Default)]
 pub(super) struct LaunchOrder {
     written: Vec<Words>,
