@@ -67,7 +67,7 @@ addEventListener("hashchange", () => {
   void runInLink(location.hash).then((run) => { if (run) openRun(run); }, (error) => say("The run cannot be shown: " + explain(error)));
 });
 document.addEventListener("keydown", (event) => {
-  // An input method ends a composition by Escape, and a search field empties itself.
+  // An input method ends a composition by Escape.
   if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
   if (card.value) close();
   else if (route.value.name === "compare") stopComparison();

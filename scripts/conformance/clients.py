@@ -134,7 +134,7 @@ def check(client, server):
 
 def cell(client, feature):
     """Returns the mark of a feature. A script that crashed has shown none of those that it did not reach."""
-    missing = "✗" if "exit" in client.results else "–"
+    missing = "✗" if {"exit", "start"} & client.results.keys() else "–"
     return missing if feature not in client.results else "✓" if client.results[feature]["ok"] else "✗"
 
 

@@ -21,9 +21,12 @@ impl CallHistory {
 
     /// Adds a call. Returns `false` if another call of this ID waits for its result.
     pub(crate) fn add(&mut self, id: &str) -> bool {
-        let new = self.open.insert(id.to_owned(), self.made).is_none();
+        if self.open.contains_key(id) {
+            return false;
+        }
+        self.open.insert(id.to_owned(), self.made);
         self.made += 1;
-        new
+        true
     }
 
     /// Returns the number of the call `id`, which from now on has its result. `None` if no such call waits for one.
@@ -59,7 +62,7 @@ mod tests {
         let mut calls = CallHistory::waiting(vec!["b".to_owned(), "a".to_owned()]);
         assert!(calls.add("c") && !calls.add("b"));
         assert_eq!((calls.answer("a"), calls.answer("a"), calls.answer("x")), (Some(1), None, None));
-        assert_eq!(calls.into_open(), ["c", "b"]);
+        assert_eq!(calls.into_open(), ["b", "c"], "a call that is refused changes nothing");
     }
 
     #[test]

@@ -93,7 +93,13 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
 /// # Errors
 /// Same as [`Library::accept`](super::Library) and [`Library::submit`](super::Library).
 pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
+    let running = state.drain.enter();
     let queuing = queue(state.clone(), caller.clone(), changes);
+    let queuing = async move {
+        // A drain waits for the change, with or without its client.
+        let _running = running;
+        queuing.await
+    };
     // A task of its own, because a client that disconnects ends the request: a change that was written and not queued
     // would be applied at the next start, after others that the client sent later.
     tokio::spawn(queuing.in_current_span())

@@ -121,7 +121,8 @@ impl<T> Page<T> {
 }
 
 /// Returns the place behind an object that is not in the list any more. IDs of one kind ascend with the time of their
-/// creation; objects with other IDs are older. `None` if `after` is no ID that the server gives.
+/// creation; objects with other IDs are older. `None` if `after` is no ID that the server gives, or is of another kind than
+/// the objects of the list.
 fn place_of_absent<T>(all: &[(String, T)], after: &str, order: RecordOrder) -> Option<usize> {
     let wanted = kind(after)?;
     let is_later = |id: &str| match order {
@@ -131,6 +132,9 @@ fn place_of_absent<T>(all: &[(String, T)], after: &str, order: RecordOrder) -> O
     let alike = |(id, _): &&(String, T)| kind(id) == Some(wanted);
     let next = all.iter().position(|object| alike(&object) && is_later(&object.0));
     let last = all.iter().rposition(|object| alike(&object)).map(|place| place + 1);
+    if last.is_none() && all.iter().any(|(id, _)| kind(id).is_some()) {
+        return None;
+    }
     let none_left = match order {
         RecordOrder::Ascending => all.len(),
         RecordOrder::Descending => 0,
@@ -183,6 +187,7 @@ mod tests {
         assert_eq!(page(&[], format!("after={}", id(1))).unwrap(), [0]);
         assert_eq!(page(&[], format!("order=asc&after={}", id(1))).unwrap(), [0; 0]);
         assert!(page(&[1], "after=file-7".to_owned()).is_err());
+        assert!(page(&[1], format!("after=vs_{:032x}", 1)).is_err(), "an ID of another kind");
     }
 
     #[test]

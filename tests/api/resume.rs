@@ -188,7 +188,7 @@ async fn to_look_takes_it_from_nobody() {
 
 #[tokio::test]
 async fn a_client_that_gives_its_stream_up_cancels_the_episode_at_once() {
-    // Half a minute of grace, and tokens for longer than that.
+    // Grace and tokens for much longer than `quiet` waits.
     let server = TestServer::new(says(&"word ".repeat(200_000)).with_time(STEP, Duration::ZERO)).await;
     let body = with_fields(question("plain"), json!({"max_tokens": 20_000}));
     for leaves_first in [false, true] {

@@ -185,8 +185,10 @@ pub(crate) async fn delete(
     let stores = Arc::clone(state.vector_stores()?);
     let file = id.clone();
     run_blocking(move || stores.files.remove(&file).map_err(unwritable)).await?;
-    // Another request may have attached the file in between. From now on none can.
-    vector_stores::forget_file(&state, &caller, &id).await?;
+    // Another request may have attached the file in between. The file is deleted, whatever becomes of this.
+    if let Err(error) = vector_stores::forget_file(&state, &caller, &id).await {
+        tracing::warn!(file = id, error = error.message, "a deleted file stays in a vector store");
+    }
     Ok(axum::Json(FileDeleted { id, object: "file", deleted: true }))
 }
 

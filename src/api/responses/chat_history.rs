@@ -160,12 +160,20 @@ mod tests {
 
     #[test]
     fn stored_items_that_do_not_fit_are_left_out() {
+        let read = |items: &[serde_json::Value]| {
+            let parsed = |item: &serde_json::Value| {
+                ("conversation.item".to_owned(), ParsedItem::read(item.clone(), "item").unwrap())
+            };
+            ChatHistory::of_stored(items.iter().map(parsed).collect())
+        };
         let items = [call("a"), output("a", "one"), output("a", "one again"), output("b", "of nothing"), call("c")];
-        let parsed = items.map(|item| ("conversation.item".to_owned(), ParsedItem::read(item, "item").unwrap()));
-        let history = ChatHistory::of_stored(parsed.into());
+        let history = read(&items);
         let texts: Vec<&str> = history.messages.iter().map(|message| message.content.as_str()).collect();
         assert_eq!(texts, ["", "one", ""]);
         assert_eq!(history.open, ["c"]);
+        let items = [call("a"), call("b"), call("a"), output("b", "two"), output("a", "one")];
+        let texts: Vec<String> = read(&items).messages.into_iter().map(|message| message.content).collect();
+        assert_eq!(texts, ["", "one", "two"], "in the order of the calls");
     }
 
     #[test]

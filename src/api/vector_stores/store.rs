@@ -247,11 +247,8 @@ impl VectorStore {
     /// If the store was deleted or the record cannot be written.
     pub(super) fn attach_file(&self, id: &str, file: AttachedFile) -> io::Result<()> {
         let saving = self.begin_saving()?;
-        let file = match self.file(id) {
-            Some(AttachedFile { created_at, chunks, bytes, .. }) => AttachedFile { created_at, chunks, bytes, ..file },
-            None => file,
-        };
-        self.write_file(&saving, id, file)
+        let (chunks, bytes) = self.file(id).map_or((0, 0), |earlier| (earlier.chunks, earlier.bytes));
+        self.write_file(&saving, id, AttachedFile { chunks, bytes, ..file })
     }
 
     /// Writes the record `done` of a file that was indexed, or could not be. If the record is not `seen` any more, it
