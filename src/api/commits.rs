@@ -7,12 +7,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use tracing::Instrument;
 use utoipa::ToSchema;
 use waymark_index::{Changes, PendingChange};
 
 use super::auth::Caller;
-use super::blocking::run_blocking;
+use super::blocking::{run_blocking, run_to_end};
 use super::documents::CommitResponse;
 use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
@@ -95,16 +94,14 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
 pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
     let running = state.drain.enter();
     let queuing = queue(state.clone(), caller.clone(), changes);
-    let queuing = async move {
+    // A change that was written and not queued would be applied at the next start, after others that the client sent
+    // later.
+    run_to_end(async move {
         // A drain waits for the change, with or without its client.
         let _running = running;
         queuing.await
-    };
-    // A task of its own, because a client that disconnects ends the request: a change that was written and not queued
-    // would be applied at the next start, after others that the client sent later.
-    tokio::spawn(queuing.in_current_span())
-        .await
-        .map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))?
+    })
+    .await
 }
 
 /// Makes changes durable and queues them.

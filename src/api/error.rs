@@ -171,6 +171,12 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    /// Creates the error of a request whose handler or task panicked. The panic hook has already printed the message and
+    /// the location, which clients should not see.
+    pub(crate) fn bug() -> Self {
+        Self::new(Code::Internal, "this request ran into a bug in the server")
+    }
+
     /// Creates an error with a message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         // Overload is expected to pass, so clients are told to retry soon.

@@ -90,6 +90,5 @@ pub(crate) async fn close_connection(mut response: Response) -> Response {
 
 /// Responds to a request whose handler panicked; other requests are not affected.
 pub(crate) fn panicked(_: Box<dyn Any + Send>) -> Response {
-    // The panic hook has already printed the message and the location, which clients should not see.
-    ApiError::new(Code::Internal, "this request ran into a bug in the server").into_response()
+    ApiError::bug().into_response()
 }

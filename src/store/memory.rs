@@ -187,12 +187,8 @@ impl Store for MemoryStore {
 
     fn append<'a>(&'a self, parent: &'a RecordKey, children: Vec<Record>) -> StoreFuture<'a, bool> {
         ended(self.changed(parent, |family| {
-            // Two appends at once draw their positions in turns, and must not mix.
             let mut last = family.children.iter().map(|child| child.position).max().unwrap_or(0);
-            let added = children.into_iter().map(|child| {
-                last = child.position.max(last + 1);
-                Arc::new(Record { position: last, ..child })
-            });
+            let added = children.into_iter().map(|child| Arc::new(child.placed_after(&mut last)));
             let children = family.children.iter().cloned().chain(added).collect();
             Family { record: family.record.clone(), children }
         }))

@@ -120,6 +120,13 @@ impl Record {
     pub fn new(key: RecordKey, body: Vec<u8>) -> Self {
         Self { key, position: next_position(), body }
     }
+
+    /// Returns the record at a position behind `last`, which becomes its position. Clocks of servers differ, and appends
+    /// at the same time draw their positions in turns: the order of what is appended must follow neither.
+    pub(super) fn placed_after(self, last: &mut i64) -> Self {
+        *last = self.position.max(*last + 1);
+        Self { position: *last, ..self }
+    }
 }
 
 /// Order of a list.

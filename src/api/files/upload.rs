@@ -132,7 +132,7 @@ async fn stored(
         }
     }
     drop(chunks);
-    writer.await.map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))??;
+    writer.await.map_err(|_| ApiError::bug())??;
     Ok((filename, bytes, part))
 }
 

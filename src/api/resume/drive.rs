@@ -12,7 +12,7 @@ use super::Streams;
 use super::stream::ResumableStream;
 use crate::api::auth::Caller;
 use crate::api::drain::{Drain, DrainPhase};
-use crate::api::error::{ApiError, Code};
+use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::sse::Frame;
 
@@ -49,9 +49,8 @@ pub(crate) fn drive(
             // Dropping the events cancels the episode.
             () = &mut abandoned => return,
             pumped = AssertUnwindSafe(pump(events, &stream, write)).catch_unwind() => if pumped.is_err() {
-                let bug = ApiError::new(Code::Internal, "this request ran into a bug in the server");
                 let mut frame = Frame::default();
-                write(&mut frame, stream.next(), &Err(bug));
+                write(&mut frame, stream.next(), &Err(ApiError::bug()));
                 stream.push(frame.take());
             },
         }

@@ -12,7 +12,7 @@ use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, 
 
 use super::file_documents::{DocumentReader, EXPANSION, ReadFile, fault};
 use super::record::{AttachedFile, IndexingFault, IndexingStatus, chunk_id};
-use super::registry::VectorStores;
+use super::registry::{IndexParts, VectorStores};
 use super::store::VectorStore;
 use crate::api::blocking::run_blocking;
 use crate::api::commits;
@@ -207,10 +207,16 @@ async fn opened(state: &AppState, store: &Arc<VectorStore>) -> Result<Option<Arc
     }
     let stores = Arc::clone(state.vector_stores()?);
     let parts = run_blocking(move || stores.opener.open(&dir).map_err(unwritable)).await?;
+    Ok(Some(show(state, store, parts)))
+}
+
+/// Makes an opened index that of its store, and goes on with the changes that an earlier process accepted for it over
+/// `/v1/documents?index=`.
+fn show(state: &AppState, store: &VectorStore, parts: IndexParts) -> Arc<OtherIndex> {
     let index = state.created_index(&store.id, parts);
     store.set_index(Arc::clone(&index));
     commits::resume(&state.view(&index));
-    Ok(Some(index))
+    index
 }
 
 /// Builds the index of a store from its first documents.
@@ -310,12 +316,7 @@ pub(super) fn resume(state: &AppState, stores: &VectorStores) {
         let dir = store.index_dir();
         if dir.join(waymark_index::MANIFEST).exists() {
             match stores.opener.open(&dir) {
-                Ok(parts) => {
-                    let index = state.created_index(&store.id, parts);
-                    store.set_index(Arc::clone(&index));
-                    // Those of `/v1/documents?index=` with the store's ID.
-                    commits::resume(&state.view(&index));
-                }
+                Ok(parts) => drop(show(state, &store, parts)),
                 // The next change of a file tries again.
                 Err(error) => tracing::error!(store = store.id, %error, "cannot open the index of a vector store"),
             }

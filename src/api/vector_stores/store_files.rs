@@ -6,7 +6,6 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tracing::Instrument;
 use utoipa::ToSchema;
 
 use super::chunking::{ChunkSizes, ChunkingStrategy};
@@ -16,7 +15,7 @@ use super::search::VectorStoreSearchContent;
 use super::store::VectorStore;
 use super::{absent, changeable, ingestion};
 use crate::api::auth::Caller;
-use crate::api::blocking::run_blocking;
+use crate::api::blocking::{run_blocking, run_to_end};
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::fair_slots::FairSlot;
@@ -137,16 +136,13 @@ pub(super) async fn add_all(
     let store = Arc::clone(store);
     // A task of its own, because a client that disconnects ends the request: its files would wait until the next
     // change.
-    let adding = tokio::spawn(
-        async move {
-            let added = ingestion::attach(&store, attached).await;
-            // Also after an error, for the files whose records were written before it.
-            ingestion::start(&state, store, Some(slot));
-            added
-        }
-        .in_current_span(),
-    );
-    adding.await.map_err(|_| ApiError::new(Code::Internal, "this request ran into a bug in the server"))?
+    run_to_end(async move {
+        let added = ingestion::attach(&store, attached).await;
+        // Also after an error, for the files whose records were written before it.
+        ingestion::start(&state, store, Some(slot));
+        added
+    })
+    .await
 }
 
 /// Adds a file to a vector store.

@@ -142,11 +142,8 @@ impl Tables {
                          WHERE kind = $1 AND tenant = $2 AND parent = $3";
         let query = sqlx::query(statement).bind(kind.name()).bind(tenant(parent.owner)).bind(&parent.id);
         let mut last: i64 = query.fetch_one(&mut *transaction).await?.try_get("position")?;
-        for mut child in children {
-            // Clocks of servers differ, and the order of the items must not.
-            last = child.position.max(last + 1);
-            child.position = last;
-            insert(&mut transaction, child, 0, TakenKey::Replace).await?;
+        for child in children {
+            insert(&mut transaction, child.placed_after(&mut last), 0, TakenKey::Replace).await?;
         }
         transaction.commit().await?;
         Ok(true)
