@@ -131,6 +131,8 @@ impl Core {
 
     /// Loads an adapter. A panic fails this call only.
     fn load_adapter(&mut self, dir: &Path) -> Result<LoadedAdapter, EngineError> {
+        // Loading can take longer than many steps, and the tokens of the last step may not be sent yet.
+        self.steps.send();
         match self.steps.passes.load_adapter(dir) {
             Ok(slot) => Ok(self.adapters.open(slot)),
             Err(reason) => {

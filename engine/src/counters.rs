@@ -57,7 +57,7 @@ pub struct Counters {
     pub prefill_tokens_total: Counter,
     /// Tokens computed again, for example because their KV was evicted or their mask came after their logits.
     pub prefill_tokens_recomputed_total: Counter,
-    /// Prompt tokens found in the prefix cache instead of being computed.
+    /// Tokens of first prompts found in the prefix cache instead of being computed.
     pub prefix_cache_hit_tokens_total: Counter,
     /// Tokens sampled.
     pub decode_tokens_total: Counter,

@@ -14,7 +14,9 @@ use super::token::{TokenStep, TurnFinish};
 struct MailboxState {
     steps: VecDeque<TokenStep>,
     end: Option<Result<TurnFinish, EngineError>>,
-    /// Number of prompt tokens that came from the prefix cache. Set before the first step.
+    /// Number of tokens that had KV when the turn entered the batch. Set before the first step.
+    reused: usize,
+    /// Number of prompt tokens that came from the prefix cache. Set before the first step of a session's first prompt.
     cached: Option<usize>,
     waker: Option<Waker>,
     full: bool,
@@ -89,8 +91,12 @@ impl Outbox {
         self.mailbox.capacity.saturating_sub(self.mailbox.lock().steps.len() + self.unsent.len())
     }
 
-    pub(super) fn set_cached(&self, tokens: usize) {
-        self.mailbox.lock().cached = Some(tokens);
+    /// Sets the number of tokens that have KV as the turn enters the batch. `cached` is the number of tokens of the
+    /// first prompt found in the prefix cache; `None` for later prompts.
+    pub(super) fn set_reused(&self, reused: usize, cached: Option<usize>) {
+        let mut state = self.mailbox.lock();
+        state.reused = reused;
+        state.cached = cached;
     }
 
     pub(super) fn end(mut self, end: Result<TurnFinish, EngineError>) {
@@ -156,6 +162,11 @@ impl Inbox {
             None => state.waker = Some(context.waker().clone()),
         }
         Poll::Pending
+    }
+
+    /// Returns the number of tokens that had KV when the turn entered the batch. 0 before that.
+    pub(super) fn reused(&self) -> usize {
+        self.0.lock().reused
     }
 
     /// Returns the number of prompt tokens that came from the prefix cache, once known.

@@ -57,6 +57,11 @@ impl BlockPool {
         self.used
     }
 
+    /// Returns the sum of all reference counts.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Returns the number of blocks that [`take`](Self::take) can still give.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.cached.len()

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use proptest::prelude::*;
+use tokio::sync::oneshot;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::backend::Backend;
@@ -153,6 +154,21 @@ fn a_session_that_comes_while_a_device_works_is_in_the_next_step() {
     assert_eq!(harness.machine.held.len(), 1, "it is in the step under way");
     harness.machine.land();
     assert_eq!(states(&harness), [SessionState::Running], "admitted ahead");
+    harness.settle();
+}
+
+#[test]
+fn the_tokens_of_a_step_do_not_wait_until_an_adapter_is_loaded() {
+    let mut harness = harness(mock(64).with_overlap(), &EngineConfig::default());
+    harness.apply(submit(0, 5, 10));
+    harness.apply(Operation::Step { times: 1 });
+    harness.machine.land();
+    harness.read(0);
+    assert_eq!(harness.clients[0].tokens.len(), 5, "the token was to be sent during the next step");
+    let (reply, _answer) = oneshot::channel();
+    harness.machine.tell(EngineCommand::LoadAdapter { dir: "missing".into(), reply });
+    harness.read(0);
+    assert_eq!(harness.clients[0].tokens.len(), 6);
     harness.settle();
 }
 

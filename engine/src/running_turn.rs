@@ -69,20 +69,24 @@ impl RunningTurn {
         len - self.begin
     }
 
-    /// Records that the turn enters the batch with `pending` tokens to compute, after `hit` tokens from the prefix
-    /// cache. Returns the time it has waited, if this is the first time.
-    pub(super) fn start(&mut self, now: Instant, pending: usize, hit: usize, first_prompt: bool) -> Option<Duration> {
+    /// Records that the turn enters the batch with `pending` tokens to compute, after `reused` tokens that have KV.
+    /// `cached` is the number of tokens of the first prompt found in the prefix cache; `None` for later prompts.
+    /// Returns the time the turn has waited, if this is the first time.
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        pending: usize,
+        reused: usize,
+        cached: Option<usize>,
+    ) -> Option<Duration> {
         if self.started {
             return None;
         }
         self.started = true;
         // The queue's length counts sessions that were never admitted, so later waiting needs no slot.
         self.permit = None;
-        self.stage.prefill(pending, hit);
-        // Cache hits count for the first prompt only: later hits are the session's own blocks.
-        if first_prompt {
-            self.outbox.set_cached(hit);
-        }
+        self.stage.prefill(pending, cached.unwrap_or(0));
+        self.outbox.set_reused(reused, cached);
         Some(now.duration_since(self.submitted))
     }
 

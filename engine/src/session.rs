@@ -14,7 +14,8 @@ use super::turn::Turn;
 
 /// A growing token sequence and its KV. Dropping it cancels its turn and frees its blocks within two steps.
 ///
-/// Ids are append-only: the sequence before a turn is a prefix of the sequence after it.
+/// Ids are append-only within a turn: the sequence before a turn is a prefix of the sequence after it. Between turns,
+/// [`truncate`](Self::truncate) removes the last ones.
 #[derive(Debug)]
 pub struct Session {
     pub(super) shared: Arc<EngineShared>,
@@ -63,6 +64,14 @@ impl Session {
             open: keep > 0,
             admitted: false,
         }
+    }
+
+    /// Keeps the first `length` tokens. Unlike a fork, the session keeps its number, its age and its place, so that a
+    /// full queue does not refuse the next turn. That turn computes none of the kept tokens whose KV the session still
+    /// has, except the last one if nothing is appended. A `length` beyond the end changes nothing.
+    pub fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.known = self.known.min(self.tokens.len());
     }
 
     /// Appends given tokens. They are computed with the next turn.
@@ -164,5 +173,63 @@ impl Drop for Session {
         if self.open {
             self.shared.send(EngineCommand::Close(self.id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use waymark_models::sampler::SamplingParams;
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::super::config::EngineConfig;
+    use super::super::handle::Engine;
+    use super::super::mock::{MockBackend, Random};
+    use super::*;
+
+    const RANDOM: Random = Random { seed: 7, vocab: 259 };
+
+    fn greedy(max_tokens: usize) -> Generate {
+        Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() }
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_a_fork_but_not_a_shortened_session() {
+        let time = Duration::from_millis(5);
+        let backend = MockBackend::random(RANDOM.seed, RANDOM.vocab).with_time(time, Duration::ZERO);
+        let config = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
+        let engine = Engine::start(Box::new(backend), config, Tokenizer::bytes().table()).unwrap();
+        let [mut shortened, mut running, mut waiting] = [1, 2, 3].map(|first| {
+            let mut session = engine.session(SessionOptions::default());
+            session.append(&[first; 40], Origin::Prompt, false);
+            session
+        });
+        let mut turn = shortened.generate(greedy(10)).await.unwrap();
+        while let Some(step) = turn.next().await {
+            step.unwrap();
+        }
+        drop(turn);
+        let mut stream = running.generate(greedy(1000)).await.unwrap();
+        stream.next().await.unwrap().unwrap();
+        let queued = waiting.generate(greedy(1)).await.unwrap();
+        let mut fork = shortened.fork(20);
+        assert_eq!(fork.generate(greedy(1)).await.unwrap_err(), EngineError::QueueFull { limit: 1 });
+        drop(fork);
+        shortened.truncate(20);
+        shortened.append(&[9; 5], Origin::Environment, false);
+        let mut turn = shortened.generate(greedy(5)).await.unwrap();
+        drop((stream, queued));
+        while let Some(step) = turn.next().await {
+            step.unwrap();
+        }
+        drop(turn);
+        let ids: Vec<u32> = shortened.tokens().iter().map(|token| token.id).collect();
+        assert_eq!((ids.len(), &ids[18..25]), (30, [1, 1, 9, 9, 9, 9, 9].as_slice()));
+        for (position, id) in ids.iter().enumerate().skip(25) {
+            assert_eq!(*id, RANDOM.next(None, &ids[..position]), "at {position}");
+        }
+        assert_eq!(engine.counters().prefill_tokens_recomputed_total.get(), 0, "the kept tokens were computed again");
     }
 }

@@ -20,7 +20,7 @@ impl TurnStage {
     }
 
     /// Begins the stage `prefill`: `tokens` have to be computed before the first one can be sampled, after `cached`
-    /// tokens from the prefix cache.
+    /// tokens of the first prompt from the prefix cache.
     pub(super) fn prefill(&mut self, tokens: usize, cached: usize) {
         self.now = debug_span!(parent: &self.caller, "prefill", tokens = count(tokens), cached = count(cached));
     }

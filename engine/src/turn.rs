@@ -18,6 +18,7 @@ pub struct Turn<'a> {
     /// Steps taken from the mailbox and not delivered yet.
     ready: VecDeque<TokenStep>,
     started: bool,
+    reused: usize,
     end: Option<Result<TurnFinish, EngineError>>,
     /// If `true`, the error that ended the turn was delivered.
     over: bool,
@@ -25,7 +26,7 @@ pub struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     pub(super) fn new(session: &'a mut Session, inbox: Inbox) -> Self {
-        Self { session, inbox, ready: VecDeque::new(), started: false, end: None, over: false }
+        Self { session, inbox, ready: VecDeque::new(), started: false, reused: 0, end: None, over: false }
     }
 
     /// Returns the next token, which is then part of the session; `None` after the last one. An error ends the turn,
@@ -62,6 +63,7 @@ impl<'a> Turn<'a> {
         }
         if !self.started {
             self.started = true;
+            self.reused = self.inbox.reused();
             self.session.cached = self.inbox.cached().unwrap_or(self.session.cached);
         }
     }
@@ -81,6 +83,12 @@ impl<'a> Turn<'a> {
     /// Returns the session's tokens, including those delivered so far.
     pub fn tokens(&self) -> &[Token] {
         &self.session.tokens
+    }
+
+    /// Returns the number of leading tokens that the turn did not compute: their KV was kept since an earlier turn, or
+    /// found in the prefix cache. Known with the first step.
+    pub fn reused_tokens(&self) -> usize {
+        self.reused
     }
 
     /// Returns the number of tokens of the session's first prompt found in the prefix cache. Known with the first step.

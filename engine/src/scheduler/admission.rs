@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use super::prefill::{self, Prefill};
 use super::scheduled_session::ScheduledSession;
+use super::tenants::TenantSlot;
 use super::{BlockCopy, Scheduler};
 
-/// Maximum number of waiting sessions that a step passes over.
+/// Maximum number of short prompts that a step passes over because the reserve has no room for them.
 const LOOKAHEAD: usize = 64;
 /// Divisor of the pool's size that gives the number of blocks that a long prompt leaves free when it is admitted: for
 /// the growth of running sequences, and for short prompts that come while longer ones wait for blocks.
@@ -68,7 +69,11 @@ impl Scheduler {
                 None => !short && planned >= whole && served(),
             };
             if passes {
-                passed += 1;
+                if short {
+                    passed += 1;
+                } else {
+                    self.skip_long(Some(candidate.tenant));
+                }
                 continue;
             }
             match self.admit(candidate.session, reserve, now) {
@@ -85,9 +90,20 @@ impl Scheduler {
                 Admission::Later => {}
                 // Other sessions must not take the blocks that this one waits for.
                 Admission::Full if allowance.is_some() => break,
-                Admission::Full => allowance = Some(self.allowance(candidate.session)),
+                Admission::Full => {
+                    allowance = Some(self.allowance(candidate.session));
+                    // No other long prompt is admitted in this step, and there may be too many to pass them one by one.
+                    self.skip_long(None);
+                }
             }
         }
+    }
+
+    /// Passes over the long prompts of a tenant, or of all tenants for `None`, up to the next short one.
+    fn skip_long(&mut self, tenant: Option<TenantSlot>) {
+        let Self { queues, sessions, .. } = self;
+        let pending = |id: u64| sessions.get(&id).map_or(0, |session| session.sequence.pending());
+        queues.skip_long(tenant, |id| prefill::is_short(pending(id)));
     }
 
     /// Moves waiting sessions into the batch while a pass is in flight, so that the next plan includes them. Preempts
@@ -172,6 +188,15 @@ impl Scheduler {
         self.sessions.get(&id).map_or(0, missing)
     }
 
+    /// Returns an upper bound of the blocks that are available once all idle sessions but this one have lost theirs: a
+    /// block of several sessions counts for each of them.
+    fn most_available(&self, id: u64) -> usize {
+        let blocks = |id: u64| self.sessions.get(&id).map_or(0, |session| session.sequence.blocks());
+        let running = (0..self.queues.running_len()).filter_map(|index| self.queues.running(index));
+        let kept: usize = running.chain([id]).map(blocks).sum();
+        self.pool.available() + self.pool.held().saturating_sub(kept)
+    }
+
     /// Moves a waiting session into the batch, with all the blocks that its tokens need.
     fn admit(&mut self, id: u64, used: ReserveUse, now: Instant) -> Admission {
         let spare = self.spare_blocks(id, used);
@@ -183,9 +208,12 @@ impl Scheduler {
         }
         // Making room must not evict this session's own blocks.
         self.queues.pin(session);
+        let least = session.sequence.missing() + spare;
+        // Where all idle blocks are too few, evictions would admit nobody, and again in every step.
+        let possible = self.pool.available() >= least || self.most_available(id) >= least;
         // Idle sessions lose their blocks before any running one is preempted. An eviction may also leave this session
         // as the last holder of its open block, which then needs no copy.
-        while self.pool.available() < self.missing_blocks(id) + spare && self.evict() {}
+        while possible && self.pool.available() < self.missing_blocks(id) + spare && self.evict() {}
         let needed = self.missing_blocks(id) + spare;
         let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
         if self.pool.available() < needed {
@@ -200,12 +228,13 @@ impl Scheduler {
             self.counters.block_copies_total.add(1);
         }
         while session.sequence.missing() > 0 && session.sequence.take_block(&mut self.pool) {}
-        let hit = if fresh { session.sequence.computed() } else { 0 };
-        self.counters.prefix_cache_hit_tokens_total.add(hit);
+        let computed = session.sequence.computed();
         let pending = session.sequence.pending();
         session.entered_with = pending;
-        let first_prompt = session.sequence.enter_batch();
-        if let Some(waited) = session.turn.as_mut().and_then(|turn| turn.start(now, pending, hit, first_prompt)) {
+        // Cache hits count for the first prompt only: later hits are the session's own blocks.
+        let cached = session.sequence.enter_batch().then_some(computed);
+        self.counters.prefix_cache_hit_tokens_total.add(cached.unwrap_or(0));
+        if let Some(waited) = session.turn.as_mut().and_then(|turn| turn.start(now, pending, computed, cached)) {
             self.counters.queue_seconds.observe(waited.as_secs_f64());
         }
         self.queues.run(session);

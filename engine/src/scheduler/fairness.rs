@@ -143,7 +143,7 @@ fn a_short_request_among_long_prompts_of_others_takes_three_times_as_long_at_mos
 fn a_short_request_among_long_prompts_of_its_own_tenant_takes_three_times_as_long_at_most() {
     let first = World::new().short_request(1);
     let mut world = World::new();
-    for _ in 0..8 {
+    for _ in 0..80 {
         world.submit(1, LONG, 32);
     }
     (0..10).for_each(|_| world.step());
@@ -298,6 +298,58 @@ fn short_prompts_overtake_one_that_waits_for_blocks_and_do_not_delay_it() {
     let alone = delay(false).as_secs_f64();
     let overtaken = delay(true).as_secs_f64();
     assert!(overtaken < 2.0 * alone, "{overtaken} instead of {alone}");
+}
+
+#[test]
+fn a_short_prompt_is_found_behind_long_ones_of_many_tenants() {
+    let mut world = World::with(1200);
+    // Two of them fit the pool.
+    let longs: Vec<_> = (2..82).map(|tenant| world.submit(tenant, LONG, 1)).collect();
+    (0..5).for_each(|_| world.step());
+    let short = world.submit(1, 64, 4);
+    world.run_until(|world| world.finished(short));
+    assert!(longs.iter().all(|long| !world.finished(*long)), "it waited for long prompts");
+    world.harness.check();
+}
+
+#[test]
+fn a_prompt_that_cannot_be_admitted_takes_no_blocks_from_idle_sessions() {
+    let mut world = World::with(600);
+    let running = world.submit(1, LONG, 1000);
+    let parked = world.submit(2, 64, 4);
+    world.run_until(|world| world.finished(parked));
+    let evictions = world.harness.counters.evictions_total.get();
+    let blocked = world.submit(3, LONG, 1);
+    (0..20).for_each(|_| world.step());
+    assert!(!world.finished(running) && world.received[blocked].is_empty(), "it did not wait for blocks");
+    assert_eq!(world.computed(parked), 67, "all but the last token");
+    assert_eq!(world.harness.counters.evictions_total.get(), evictions);
+    world.harness.check();
+}
+
+#[test]
+fn a_session_that_returns_from_a_search_goes_before_newcomers() {
+    let mut world = World::new();
+    // Ends after the prompts of the streams are computed.
+    let agent = world.submit(0, 32, 60);
+    for tenant in 1..64 {
+        world.submit(tenant, 32, 4000);
+    }
+    // As without keys, every request is a tenant. More of them come than the agent's place can take.
+    for tenant in 100..110 {
+        world.submit(tenant, 32, 4);
+    }
+    world.run_until(|world| world.finished(agent));
+    // A newcomer takes the place.
+    world.step();
+    let written = world.received[agent].len();
+    world.harness.apply(Operation::Extend { session: agent, tokens: 8, max_tokens: 1 });
+    for tenant in 110..130 {
+        world.submit(tenant, 32, 4);
+        world.step();
+    }
+    assert_eq!(world.received[agent].len(), written + 1, "newcomers took the places that became free");
+    world.harness.check();
 }
 
 #[test]

@@ -260,11 +260,16 @@ impl Scheduler {
 
     /// Lets a session whose mask was late miss the step.
     pub(super) fn skip_late(&mut self, id: u64) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            // The logits are overwritten by the next step, so the last token has to be computed again.
-            session.rewind(&mut self.pool);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        self.counters.late_masks_total.add(1);
+        // The logits are overwritten by the next step, so the last token has to be computed again.
+        session.rewind(&mut self.pool);
+        if session.sequence.ends_in_shared_block(&self.pool) {
+            // A running session writes to no shared block, so the block has to be copied when the session returns.
             self.queues.wait(session);
-            self.counters.late_masks_total.add(1);
+        } else {
+            // Only removes the block's key: others must not find a block that is about to be written again.
+            session.sequence.own_open_block(&mut self.pool);
         }
     }
 

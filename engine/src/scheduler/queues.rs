@@ -34,6 +34,8 @@ pub(super) struct QueueEntry {
     stamp: u64,
     /// Number of leading blocks that are promised to sessions waiting for the same prefix.
     promised: usize,
+    /// If `true`, the session has been in the batch.
+    admitted: bool,
 }
 
 impl QueueEntry {
@@ -67,6 +69,14 @@ struct BatchPlace {
 /// Position in the waiting queue: by tenant, then by priority, then by age.
 type WaitingKey = (TenantSlot, u64, u64);
 
+/// A session in the waiting queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WaitingSession {
+    session: u64,
+    /// If `true`, the session has been in the batch before.
+    returning: bool,
+}
+
 /// The next waiting session of a tenant that may be admitted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
@@ -75,13 +85,15 @@ pub(super) struct Candidate {
     /// Charge of the session's priority.
     charge: u64,
     ticket: u64,
+    /// If `true`, the session has been in the batch before.
+    returning: bool,
 }
 
 /// Session numbers by phase.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     pub(super) tenants: Tenants,
-    waiting: BTreeMap<WaitingKey, u64>,
+    waiting: BTreeMap<WaitingKey, WaitingSession>,
     /// The running sessions, oldest first.
     running: Vec<BatchPlace>,
     /// Next candidate of each tenant in the current round of admissions.
@@ -105,6 +117,7 @@ impl Queues {
             ticket: self.tick(),
             stamp: 0,
             promised: 0,
+            admitted: false,
         }
     }
 
@@ -157,7 +170,8 @@ impl Queues {
     /// Puts a session into the waiting queue of its tenant, at the position of its priority and ticket.
     pub(super) fn wait(&mut self, session: &mut ScheduledSession) {
         self.set_aside(session, SessionPhase::Waiting);
-        self.waiting.insert(waiting_key(session), session.id());
+        let waiting = WaitingSession { session: session.id(), returning: session.entry.admitted };
+        self.waiting.insert(waiting_key(session), waiting);
         self.tenants.add_waiting(session.entry.tenant);
     }
 
@@ -173,6 +187,7 @@ impl Queues {
     pub(super) fn run(&mut self, session: &mut ScheduledSession) {
         self.leave(session);
         session.entry.phase = SessionPhase::Running;
+        session.entry.admitted = true;
         let place = place(session);
         // Sorted by ticket, so that preemption finds the youngest session at the end.
         let at = self.running.partition_point(|other| *other < place);
@@ -261,12 +276,15 @@ impl Queues {
     }
 
     /// Returns the next candidate, the oldest session of the highest priority of its tenant. Tenants are ordered by
-    /// the weight of their places including the candidate's, then by service, then by the candidate's age.
+    /// the weight of their places including the candidate's, then by whether the candidate has been in the batch
+    /// before, then by service, then by the candidate's age.
     pub(super) fn next_candidate(&mut self) -> Option<Candidate> {
         let Self { candidates, tenants, waiting, .. } = self;
         let rank = |candidate: &Candidate| {
             let load = tenants.load(candidate.tenant) + candidate.charge;
-            (load, tenants.service(candidate.tenant), candidate.ticket)
+            // New tenants start at the virtual time, which stands still while an unserved one waits. By service alone,
+            // a session that returns from a search would stay behind all newcomers for as long as more of them come.
+            (load, !candidate.returning, tenants.service(candidate.tenant), candidate.ticket)
         };
         let (at, &best) = candidates.iter().enumerate().min_by_key(|(_, candidate)| rank(candidate))?;
         match first_waiting(waiting, best.tenant, (best.charge, best.ticket + 1)) {
@@ -276,9 +294,24 @@ impl Queues {
         Some(best)
     }
 
+    /// Moves the candidate of a tenant, or of every tenant for `None`, on to the tenant's next session for which
+    /// `is_short` returns `true`. A tenant without such a session has no candidate any more.
+    pub(super) fn skip_long(&mut self, tenant: Option<TenantSlot>, is_short: impl Fn(u64) -> bool) {
+        let Self { candidates, waiting, .. } = self;
+        candidates.retain_mut(|candidate| {
+            if tenant.is_some_and(|tenant| tenant != candidate.tenant) {
+                return true;
+            }
+            let from = (candidate.charge, candidate.ticket);
+            let short = waiting_from(waiting, candidate.tenant, from).find(|next| is_short(next.session));
+            *candidate = short.unwrap_or(*candidate);
+            short.is_some()
+        });
+    }
+
     /// Returns any waiting session.
     pub(super) fn any_waiting(&self) -> Option<u64> {
-        self.waiting.first_key_value().map(|(_, id)| *id)
+        self.waiting.first_key_value().map(|(_, waiting)| waiting.session)
     }
 
     pub(super) fn running_len(&self) -> usize {
@@ -312,7 +345,8 @@ impl Queues {
                 }
                 SessionPhase::Waiting => {
                     counts[1] += 1;
-                    self.waiting.get(&waiting_key(session)) == Some(&id) && session.turn.is_some()
+                    let waiting = WaitingSession { session: id, returning: session.entry.admitted };
+                    self.waiting.get(&waiting_key(session)) == Some(&waiting) && session.turn.is_some()
                 }
                 SessionPhase::Stalled => {
                     counts[2] += 1;
@@ -353,8 +387,23 @@ fn waiting_key(session: &ScheduledSession) -> WaitingKey {
 }
 
 /// Returns the first waiting session of a tenant from this charge and ticket on.
-fn first_waiting(waiting: &BTreeMap<WaitingKey, u64>, tenant: TenantSlot, from: (u64, u64)) -> Option<Candidate> {
+fn first_waiting(
+    waiting: &BTreeMap<WaitingKey, WaitingSession>,
+    tenant: TenantSlot,
+    from: (u64, u64),
+) -> Option<Candidate> {
+    waiting_from(waiting, tenant, from).next()
+}
+
+/// Returns the waiting sessions of a tenant from this charge and ticket on.
+fn waiting_from(
+    waiting: &BTreeMap<WaitingKey, WaitingSession>,
+    tenant: TenantSlot,
+    from: (u64, u64),
+) -> impl Iterator<Item = Candidate> {
     let range = (tenant, from.0, from.1)..=(tenant, u64::MAX, u64::MAX);
-    let (&(_, charge, ticket), &session) = waiting.range(range).next()?;
-    Some(Candidate { session, tenant, charge, ticket })
+    waiting.range(range).map(|(&(tenant, charge, ticket), waiting)| {
+        let WaitingSession { session, returning } = *waiting;
+        Candidate { session, tenant, charge, ticket, returning }
+    })
 }

@@ -82,9 +82,59 @@ fn a_late_mask_costs_one_token_and_no_block() {
     let scheduler = &mut harness.machine.scheduler;
     scheduler.account(&PlannedRow { session: 1, tokens: 1, proposed: 0, samples: true });
     scheduler.skip_late(1);
-    assert_eq!(states(&harness), [SessionState::Waiting]);
+    assert_eq!(states(&harness), [SessionState::Running]);
     assert_eq!(plan(&mut harness), [(1, 1, true)], "the last token is computed again");
     assert_eq!(blocks(&harness).used, 3);
+    harness.check();
+}
+
+#[test]
+fn a_late_mask_costs_no_place_in_a_full_batch() {
+    let mut harness = harness(8, &EngineConfig { max_batch_rows: 1, ..EngineConfig::default() });
+    // The 16th token, whose KV is computed in the last step, fills a block.
+    harness.apply(submit(0, 14, 10));
+    harness.apply(Operation::Step { times: 2 });
+    harness.apply(Operation::Submit { salt: 1, family: 1, tokens: 10, max_tokens: 10 });
+    assert_eq!(plan(&mut harness), [(1, 1, true)]);
+    let scheduler = &mut harness.machine.scheduler;
+    scheduler.account(&PlannedRow { session: 1, tokens: 1, proposed: 0, samples: true });
+    scheduler.skip_late(1);
+    harness.check();
+    assert_eq!(states(&harness), [SessionState::Running, SessionState::Waiting]);
+    assert_eq!(plan(&mut harness), [(1, 1, true)], "the waiting session took the place");
+}
+
+#[test]
+fn a_session_whose_reader_catches_up_goes_before_those_that_never_ran() {
+    let config = EngineConfig { max_batch_rows: 1, max_undelivered: 4, ..EngineConfig::default() };
+    let mut harness = harness(16, &config);
+    for salt in 0..3 {
+        harness.apply(Operation::Submit { salt, family: 0, tokens: 10, max_tokens: 8 });
+    }
+    harness.apply(Operation::Step { times: 5 });
+    assert_eq!(states(&harness), [SessionState::Stalled, SessionState::Running, SessionState::Waiting]);
+    harness.apply(Operation::Read { session: 0 });
+    harness.apply(Operation::Step { times: 3 });
+    assert_eq!(states(&harness), [SessionState::Waiting, SessionState::Stalled, SessionState::Waiting]);
+    assert_eq!(plan(&mut harness), [(1, 1, true)], "its tenant has been served more than that of the third session");
+}
+
+#[test]
+fn blocks_that_a_session_finds_again_are_no_cache_hits() {
+    let mut harness = harness(8, &EngineConfig::default());
+    harness.apply(submit(0, 40, 5));
+    harness.apply(Operation::Step { times: 5 });
+    // Needs six of the eight blocks, three of which the parked session holds.
+    harness.apply(submit(1, 85, 1));
+    harness.apply(Operation::Step { times: 1 });
+    assert_eq!(harness.counters.evictions_total.get(), 1);
+    harness.apply(Operation::Extend { session: 0, tokens: 3, max_tokens: 1 });
+    harness.apply(Operation::Step { times: 1 });
+    let counters = &harness.counters;
+    // Two of the session's blocks were not overwritten, so that it computes only the last 16 of its 48 tokens.
+    assert_eq!(counters.prefill_tokens_total.get(), 40 + 85 + 16);
+    assert_eq!(counters.prefix_cache_hit_tokens_total.get(), 0);
+    harness.settle();
 }
 
 #[test]
