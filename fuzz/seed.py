@@ -148,7 +148,7 @@ put("tokenizer", "wordpiece", json.dumps(wordpiece).encode() + b"\0Ab a")
 
 named = {"eos_token": {"content": "<|im_end|>"}, "chat_template": [{"name": "default", "template": TEMPLATE}]}
 put("checkpoint", "whole", parts(CONFIG, bpe, named, {"eos_token_id": [6, 5]}, b"", b"", safetensors(SHAPES)))
-shards = {"weight_map": {name: "model.safetensors" for name in SHAPES}}
+shards = {"weight_map": {name: "model-00001-of-00001.safetensors" for name in SHAPES}}
 put("checkpoint", "sharded", parts(CONFIG, bpe, {}, b"", TEMPLATE.encode(), shards, safetensors(SHAPES)))
 
 HIDDEN = 32

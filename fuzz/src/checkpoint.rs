@@ -3,7 +3,8 @@
 //!
 //! Input: `config.json`, `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`, `chat_template.jinja`,
 //! `model.safetensors.index.json` and `model.safetensors`, a zero byte between each two. An empty part is a missing
-//! file.
+//! file. Beside an index the tensors are in `model-00001-of-00001.safetensors`, because a single file comes before an
+//! index.
 
 use std::sync::Arc;
 
@@ -15,15 +16,14 @@ use waymark_models::kernel::Team;
 
 use super::file::{parts, with_folder};
 
-/// The files in the order of the input.
-const FILES: [&str; 7] = [
+/// The files in the order of the input, before the tensors.
+const FILES: [&str; 6] = [
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
     "model.safetensors.index.json",
-    "model.safetensors",
 ];
 
 pub fn run(data: &[u8]) {
@@ -40,9 +40,10 @@ pub fn run(data: &[u8]) {
 
 /// Writes an input into a folder and opens it.
 pub fn opened(data: &[u8]) -> Result<Checkpoint, ModelError> {
-    let parts: [&[u8]; FILES.len()] = parts(data);
+    let parts: [&[u8]; FILES.len() + 1] = parts(data);
     with_folder(|folder| {
         FILES.iter().zip(parts).for_each(|(name, bytes)| folder.place(name, bytes));
+        folder.place_tensors(parts[FILES.len()], parts[FILES.len() - 1]);
         Checkpoint::open(folder.path())
     })
 }

@@ -3,7 +3,8 @@
 //! Input: `config.json`, `tokenizer.json`, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json`,
 //! `tokenizer_config.json`, `config_sentence_transformers.json`, `model.safetensors.index.json` and
 //! `model.safetensors`, a zero byte between each two. An empty part is a missing file. Zeros are appended to the
-//! tensors up to the length that their header requires, so that a header alone is enough.
+//! tensors up to the length that their header requires, so that a header alone is enough. Beside an index they are in
+//! `model-00001-of-00001.safetensors`, because a single file comes before an index.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use waymark_models::kernel::Team;
 
 use super::file::{parts, with_folder};
 
-/// The files in the order of the input.
-const FILES: [&str; 9] = [
+/// The files in the order of the input, before the tensors.
+const FILES: [&str; 8] = [
     "config.json",
     "tokenizer.json",
     "modules.json",
@@ -24,7 +25,6 @@ const FILES: [&str; 9] = [
     "tokenizer_config.json",
     "config_sentence_transformers.json",
     "model.safetensors.index.json",
-    "model.safetensors",
 ];
 
 /// Maximum length of a file of tensors after zeros are appended, in bytes.
@@ -50,11 +50,11 @@ pub fn run(data: &[u8]) {
 
 /// Writes an input into a folder and opens it.
 pub fn opened(data: &[u8]) -> Result<Embedder, ModelError> {
-    let mut parts: [&[u8]; FILES.len()] = parts(data);
-    let tensors = filled(parts[FILES.len() - 1]);
-    parts[FILES.len() - 1] = &tensors;
+    let parts: [&[u8]; FILES.len() + 1] = parts(data);
+    let tensors = filled(parts[FILES.len()]);
     with_folder(|folder| {
         FILES.iter().zip(parts).for_each(|(name, bytes)| folder.place(name, bytes));
+        folder.place_tensors(&tensors, parts[FILES.len() - 1]);
         Embedder::open(folder.path(), Arc::new(Team::new(1)))
     })
 }

@@ -25,6 +25,13 @@ impl Folder {
         path
     }
 
+    /// Places a file of tensors: a single one, or one that `index` names if it is not empty.
+    pub(super) fn place_tensors(&self, tensors: &[u8], index: &[u8]) {
+        let (single, named) = if index.is_empty() { (tensors, &[][..]) } else { (&[][..], tensors) };
+        self.place("model.safetensors", single);
+        self.place("model-00001-of-00001.safetensors", named);
+    }
+
     /// Like [`Folder::write`], but creates missing parent folders, and no file if `bytes` is empty.
     pub(super) fn place(&self, name: &str, bytes: &[u8]) {
         let path = self.path().join(name);

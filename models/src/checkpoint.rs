@@ -16,7 +16,7 @@ use crate::weights::{Gguf, Weights};
 pub struct Checkpoint {
     /// Tensors and configuration.
     pub weights: Weights,
-    /// Vocabulary and text encoding.
+    /// Vocabulary and text encoding, without added tokens that have no embedding.
     pub tokenizer: Tokenizer,
     /// Chat template. `None` if the checkpoint has none.
     pub template: Option<ChatTemplate>,
@@ -44,13 +44,12 @@ impl Checkpoint {
             Some(gguf) => from_gguf(gguf)?,
             None => from_folder(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) })?,
         };
-        let (tokenizer, template, eos) = part;
-        if tokenizer.vocab() > weights.config().vocab {
-            let tokens = tokenizer.vocab();
-            let rows = weights.config().vocab;
-            let reason = format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows");
-            return Err(ModelError::Corrupt { path: path.into(), reason });
-        }
+        let (tokenizer, template, mut eos) = part;
+        let rows = weights.config().vocab;
+        let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
+        let tokenizer = tokenizer.fitted_to(rows).map_err(corrupt)?;
+        // A token without an embedding is never sampled.
+        eos.retain(|&id| (id as usize) < rows);
         let template = template
             .map(|template| template.with_control_tokens(tokenizer.control_names()))
             .map(|template| template.with_markers(tokenizer.marker_names()));

@@ -89,6 +89,19 @@ fn a_role_cannot_spell_anything() {
 }
 
 #[test]
+fn tools_and_documents_are_none_where_there_are_none() {
+    let messages = [Message::new("user", "hi")];
+    let rendered = |source: &str| ChatTemplate::new(source, "", "").unwrap().render(&messages, true).unwrap();
+    for name in ["tools", "documents"] {
+        assert_eq!(rendered(&format!("{{% if {name} is not none %}}LIST{{% endif %}}X")), "X");
+        assert_eq!(rendered(&format!("{{% if {name} is defined and not {name} %}}X{{% endif %}}")), "X");
+        let counted = format!("{{% if {name} is iterable and {name} | length > 0 %}}LIST{{% endif %}}X");
+        assert_eq!(rendered(&counted), "X");
+    }
+    assert_eq!(rendered("{% if enable_thinking is defined %}THINKS{% endif %}X"), "X");
+}
+
+#[test]
 fn templates_know_the_date() {
     let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", "", "").unwrap();
     let date = template.render(&[], true).unwrap();

@@ -3,6 +3,8 @@
 
 mod counting;
 
+use std::path::Path;
+
 use counting::{counted, forget_peak};
 use waymark_models::tokenizer::{Specials, Tokenizer, encoding_memory};
 
@@ -24,6 +26,16 @@ fn encoded(tokenizer: &Tokenizer, text: &str, specials: Specials) -> (Vec<u32>, 
     (ids, counted().peak.saturating_sub(before))
 }
 
+/// Checks that texts of many kinds take less memory than the tokenizer's bound.
+fn is_bounded(tokenizer: &Tokenizer, name: &str) {
+    for unit in ["a ", "1", "a,", "\u{4e2d}", "=", "\n", "\u{1f600}"] {
+        let text = unit.repeat((600 << 10) / unit.len());
+        let (_, peak) = encoded(tokenizer, &text, Specials::Literal);
+        println!("{name}: {unit:?} {} per byte of the longest window", peak / (256 << 10));
+        assert!(peak < tokenizer.encoding_memory(text.len()), "{name}: {unit:?} took {peak} bytes");
+    }
+}
+
 #[test]
 fn a_long_text_takes_the_memory_of_a_window() {
     // A single test, because allocations are counted for the whole process.
@@ -37,11 +49,12 @@ fn a_long_text_takes_the_memory_of_a_window() {
         assert!(ids == whole, "{name}: the windows have other IDs than the whole");
         println!("{name}: prose {} bytes, whole {before}, windows {peak}", prose.len());
         assert!(peak < before / 2, "{name}: {peak} bytes instead of {before}");
-        for unit in ["a ", "1", "a,", "\u{4e2d}", "=", "\n", "\u{1f600}"] {
-            let text = unit.repeat((600 << 10) / unit.len());
-            let (_, peak) = encoded(&tokenizer, &text, Specials::Literal);
-            println!("{name}: {unit:?} {} per byte of the longest window", peak / (256 << 10));
-            assert!(peak < encoding_memory(text.len()), "{name}: {unit:?} took {peak} bytes");
-        }
+        assert_eq!(tokenizer.encoding_memory(4 << 20), encoding_memory(4 << 20));
+        is_bounded(&tokenizer, name);
     }
+    // A tokenizer that writes a space before each text has no windows.
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sentencepiece"));
+    let prefixed = Tokenizer::from_folder(folder).unwrap();
+    assert!(prefixed.encoding_memory(4 << 20) > 2 * encoding_memory(4 << 20));
+    is_bounded(&prefixed, "sentencepiece");
 }

@@ -11,8 +11,9 @@ use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
 use proptest::prelude::*;
 use serde::Deserialize;
+use synthetic::VOCAB;
 use waymark_models::ModelError;
-use waymark_models::chat::{ChatTemplate, Message};
+use waymark_models::chat::{ChatTemplate, Message, TextSegment};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::tokenizer::{Detokenizer, Specials, Tokenizer};
 use waymark_models::weights::Gguf;
@@ -174,6 +175,113 @@ fn a_space_before_the_first_word_alone_is_refused() {
     }
     assert_eq!(open(space("always")).unwrap().encode("a", Specials::Literal).unwrap(), [0, 1]);
     assert_eq!(open(space("never")).unwrap().encode("a", Specials::Literal).unwrap(), [1]);
+}
+
+/// Encodes a single segment of a conversation.
+fn segment_ids(tokenizer: &Tokenizer, text: &str, trusted: bool) -> Vec<u32> {
+    tokenizer.encode_segments(&[TextSegment { text: text.to_owned(), trusted }]).unwrap()
+}
+
+/// Entry of an added token of a `tokenizer.json`.
+fn added_token(id: usize, name: &str, normalized: bool) -> serde_json::Value {
+    serde_json::json!({
+        "id": id, "content": name, "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": normalized,
+    })
+}
+
+#[test]
+fn a_control_token_with_a_normalized_name_is_found_in_trusted_text_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let mark = "\u{2581}";
+    // As in Llama 2.
+    let steps = serde_json::json!([
+        { "type": "Prepend", "prepend": mark },
+        { "type": "Replace", "pattern": { "String": " " }, "content": mark },
+    ]);
+    let vocab = serde_json::json!({
+        "<unk>": 0, "<s>": 1, "</s>": 2, mark: 3, "a": 4, "b": 5, "<": 6, "s": 7, ">": 8
+    });
+    let whole = serde_json::json!({
+        "version": "1.0",
+        "added_tokens": [added_token(1, "<s>", true), added_token(2, "</s>", true)],
+        "normalizer": { "type": "Sequence", "normalizers": steps },
+        "model": { "type": "BPE", "vocab": vocab, "merges": [] },
+    });
+    std::fs::write(&path, whole.to_string()).unwrap();
+    let tokenizer = Tokenizer::from_file(&path).unwrap();
+    assert_eq!(segment_ids(&tokenizer, "<s>ab", true), [1, 3, 4, 5]);
+    assert_eq!(segment_ids(&tokenizer, "a</s><s>b", true), [3, 4, 2, 1, 3, 5]);
+    assert_eq!(segment_ids(&tokenizer, "<s>ab", false), [3, 6, 7, 8, 4, 5]);
+}
+
+#[test]
+fn control_tokens_of_phi3_swallow_the_white_space_after_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    // Kinds of pieces: 1 is ordinary, 2 unknown, 3 control, 4 user-defined, 6 a byte.
+    let pieces = [
+        ("<unk>", 2),
+        ("<s>", 3),
+        ("</s>", 4),
+        ("<|user|>", 3),
+        ("<|endoftext|>", 3),
+        ("<0x0A>", 6),
+        ("\u{2581}", 1),
+        ("a", 1),
+        ("b", 1),
+    ];
+    let open = |architecture: &str| {
+        let list = |value: fn(&(&str, i32)) -> Value| Value::Array(pieces.iter().map(value).collect());
+        let metadata = [
+            ("model", Value::String("llama".to_owned())),
+            ("tokens", list(|(text, _)| Value::String((*text).to_owned()))),
+            ("scores", list(|_| Value::F32(0.0))),
+            ("token_type", list(|(_, kind)| Value::I32(*kind))),
+        ];
+        let metadata = metadata.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
+        synthetic::write_gguf(&path, architecture, GgmlDType::F32, metadata);
+        Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap()
+    };
+    let phi3 = open("phi3");
+    let llama = open("llama");
+    let cases = [("<|user|>", 3, true), ("</s>", 2, true), ("<s>", 1, false), ("<|endoftext|>", 4, false)];
+    for (name, id, swallows) in cases {
+        let text = format!("{name}\nab");
+        let kept: [u32; 5] = [id, 6, 5, 7, 8];
+        let swallowed: [u32; 4] = [id, 6, 7, 8];
+        assert_eq!(segment_ids(&phi3, &format!("{name}ab"), true), swallowed, "{name}");
+        let wanted = if swallows { &swallowed[..] } else { &kept[..] };
+        assert_eq!(segment_ids(&phi3, &text, true), wanted, "{name}");
+        assert_eq!(segment_ids(&llama, &text, true), kept, "{name}");
+    }
+}
+
+#[test]
+fn added_tokens_without_an_embedding_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    synthetic::write_hf(folder.path(), "llama", false);
+    // A vocabulary of `tokens` characters from `!` on, and two added tokens after them.
+    let open = |tokens: usize| {
+        let character = |id: usize| (char::from(b'!' + id as u8).to_string(), serde_json::Value::from(id));
+        let vocab: serde_json::Map<_, _> = (0..tokens).map(character).collect();
+        let whole = serde_json::json!({
+            "version": "1.0",
+            "added_tokens": [added_token(tokens, "<A>", false), added_token(tokens + 1, "<B>", false)],
+            "model": { "type": "BPE", "vocab": vocab, "merges": [] },
+        });
+        std::fs::write(folder.path().join("tokenizer.json"), whole.to_string()).unwrap();
+        Checkpoint::open(folder.path())
+    };
+    let tokenizer = open(VOCAB - 1).unwrap().tokenizer;
+    assert_eq!((tokenizer.vocab(), tokenizer.id("<A>"), tokenizer.id("<B>")), (VOCAB, Some(39), None));
+    assert_eq!(tokenizer.control_names(), ["<A>"]);
+    assert_eq!(segment_ids(&tokenizer, "<A><B>", true), [39, 27, 33, 29]);
+    let tokenizer = open(VOCAB).unwrap().tokenizer;
+    assert_eq!((tokenizer.vocab(), tokenizer.id("<A>")), (VOCAB, None));
+    let refused = open(VOCAB + 1).unwrap_err().to_string();
+    assert!(refused.contains("43 tokens") && refused.contains("40 rows"), "{refused}");
 }
 
 #[test]

@@ -73,6 +73,10 @@ fn safetensors_are_read_whole_and_sharded() {
         assert_eq!(weights.config().rope_base, 20_000.0);
     }
     assert_eq!(largest_difference(&Weights::open(&single.path().join("model.safetensors")).unwrap()), 0.0);
+    // An index beside the single file counts for nothing, as in `transformers`.
+    let index = "model.safetensors.index.json";
+    std::fs::copy(sharded.path().join(index), single.path().join(index)).unwrap();
+    assert_eq!(largest_difference(&Weights::open(single.path()).unwrap()), 0.0);
     std::fs::remove_file(sharded.path().join("model-00002-of-00002.safetensors")).unwrap();
     let error = Weights::open(sharded.path()).unwrap_err();
     assert!(error.to_string().contains("model-00002-of-00002"), "{error}");

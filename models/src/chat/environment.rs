@@ -19,7 +19,14 @@ pub(super) fn environment() -> Result<Environment<'static>, ModelError> {
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", tojson);
+    environment.add_test("iterable", is_iterable);
     Ok(environment)
+}
+
+/// Test `iterable` of Jinja2. `none` passes the built-in test of minijinja, but it has no length, which templates take
+/// after this test of `tools`.
+fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {

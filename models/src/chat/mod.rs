@@ -143,6 +143,8 @@ impl ChatTemplate {
         let values = context! {
             messages => messages,
             tools => tools,
+            // As in `transformers`, for conversations without documents.
+            documents => Value::from(()),
             // Templates check whether this variable is defined.
             enable_thinking => input.options.thinking.map_or(Value::UNDEFINED, Value::from),
             add_generation_prompt => add_generation_prompt,

@@ -49,18 +49,20 @@ impl TemplateInput<'_> {
     /// Messages and tools as template values. Applies `mark` to every text except roles, including names and schema
     /// keys, because templates write them verbatim.
     pub(super) fn values(&self, mark: Mark<'_>) -> (Value, Value) {
-        let messages = self.messages.iter().map(|message| message_value(message, mark)).collect();
-        // Templates check whether `tools` is defined.
-        let none = self.options.tools.is_empty();
-        let tools = || self.options.tools.iter().map(|tool| tool_value(tool, mark)).collect();
-        (messages, if none { Value::UNDEFINED } else { tools() })
+        let messages: Value = self.messages.iter().map(|message| message_value(message, mark)).collect();
+        if self.options.tools.is_empty() {
+            // As in `transformers`: templates check whether `tools` is `none`.
+            return (messages, Value::from(()));
+        }
+        let tools: Value = self.options.tools.iter().map(|tool| tool_value(tool, mark)).collect();
+        (messages, tools)
     }
 }
 
 fn message_value(message: &Message, mark: Mark<'_>) -> Value {
     let content = Value::from(mark(&message.content));
     let mut fields = vec![("role", Value::from(message.role.as_str())), ("content", content)];
-    // Left undefined when empty, like `tools`.
+    // Left undefined when empty, because templates check whether it is defined.
     if !message.tool_calls.is_empty() {
         let calls: Value = message.tool_calls.iter().map(|call| call_value(call, mark)).collect();
         fields.push(("tool_calls", calls));

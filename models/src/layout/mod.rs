@@ -98,7 +98,9 @@ pub fn weight_files(path: &Path) -> Vec<String> {
         return path.file_name().map(|name| name.to_string_lossy().into_owned()).into_iter().collect();
     }
     let names = names(path);
-    if let Ok(Some(index)) = ShardIndex::read(path) {
+    if !names.contains("model.safetensors")
+        && let Ok(Some(index)) = ShardIndex::read(path)
+    {
         return index.files().into_iter().map(str::to_owned).collect();
     }
     let served = |name: &String| name == "model.safetensors" || name.ends_with(".gguf");
@@ -142,6 +144,8 @@ mod tests {
         let sharded = folder(&[("config.json", "{}"), ("model.safetensors.index.json", map)]);
         assert!(ModelLayout::of(sharded.path()).holds_model());
         assert_eq!(weight_files(sharded.path()), ["model-1.safetensors", "model-2.safetensors"]);
+        let both = folder(&[("model.safetensors", ""), ("model.safetensors.index.json", map)]);
+        assert_eq!(weight_files(both.path()), ["model.safetensors"]);
         let gguf = folder(&[("a.gguf", "")]);
         assert_eq!(ModelLayout::of(gguf.path()), ModelLayout::Gguf(gguf.path().join("a.gguf")));
         let config = r#"{"base_model_name_or_path": "org/base"}"#;

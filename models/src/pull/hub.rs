@@ -171,13 +171,13 @@ fn select_files(all: &[String]) -> Result<Vec<String>, String> {
     if !has("tokenizer.json") {
         files.extend(VOCABULARY.iter().filter(|name| has(name)).map(|name| (*name).to_owned()));
     }
-    let sharded = has(SHARD_INDEX);
     let is_shard = |file: &str| file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/');
-    if sharded {
+    // Loading prefers the single file too.
+    if has(SINGLE_WEIGHTS) {
+        files.push(SINGLE_WEIGHTS.to_owned());
+    } else if has(SHARD_INDEX) {
         files.push(SHARD_INDEX.to_owned());
         files.extend(all.iter().filter(|file| is_shard(file)).cloned());
-    } else if has(SINGLE_WEIGHTS) {
-        files.push(SINGLE_WEIGHTS.to_owned());
     } else if !has("adapter_model.safetensors") {
         let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
         return match gguf.as_slice() {
@@ -382,6 +382,8 @@ mod tests {
         assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         let all = list(&["model-00001-of-00002.safetensors", "model.safetensors.index.json", "x/model-1.safetensors"]);
         assert_eq!(select_files(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
+        let all = list(&["model-00001-of-00001.safetensors", "model.safetensors", "model.safetensors.index.json"]);
+        assert_eq!(select_files(&all).unwrap(), ["model.safetensors"]);
         let all = list(&["config.json", "model.safetensors", "tokenizer.model", "README.md"]);
         assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.model", "model.safetensors"]);
         assert_eq!(select_files(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);

@@ -1,7 +1,13 @@
 //! Wrapper of a `tokenizers` pipeline that exists in two versions: with its added tokens and without.
 
-use tokenizers::{AddedVocabulary, DecoderWrapper, Model as _, OffsetReferential, OffsetType, Tokenizer as Pipeline};
+use std::collections::BTreeMap;
 
+use tokenizers::{
+    AddedToken, AddedVocabulary, DecoderWrapper, Model as _, NormalizerWrapper, OffsetReferential, OffsetType,
+    Tokenizer as Pipeline,
+};
+
+use super::vocabulary::check_ids;
 use super::window::is_word_break;
 use super::{Piece, Specials, TokenBytes, windows};
 use crate::ModelError;
@@ -22,6 +28,8 @@ const CACHED_WORDS: usize = 128;
 pub(super) struct FastTokenizer {
     parse: Pipeline,
     literal: Pipeline,
+    /// Added tokens by their own names. `parse` looks for the normalized name of some: `▁<s>` for `<s>`.
+    named: AddedVocabulary,
     /// If `true`, a text has the same IDs as its [`windows`] one after another.
     windowed: bool,
 }
@@ -45,8 +53,32 @@ impl FastTokenizer {
         parse.with_model(model);
         let mut literal = parse.clone();
         literal.with_added_vocabulary(AddedVocabulary::new());
+        let mut named = parse.get_added_vocabulary().clone();
+        // Cannot fail: without a normalizer, the patterns are the names, each of which occurs once.
+        let _ = named.refresh_normalized_tokens(None::<&NormalizerWrapper>);
         let windowed = PROBES.iter().all(|probe| splits_at_words(&literal, probe));
-        Self { parse, literal, windowed }
+        Self { parse, literal, named, windowed }
+    }
+
+    /// Returns the published pipeline without the added tokens whose IDs are `end` or higher.
+    ///
+    /// # Errors
+    /// A message naming a remaining token that would get another ID.
+    pub(super) fn without_added_from(&self, end: usize) -> Result<Pipeline, String> {
+        let added = self.parse.get_added_vocabulary().get_added_tokens_decoder();
+        let kept = added.iter().filter(|(id, _)| (**id as usize) < end);
+        // Sorted, because the library numbers tokens in the order in which they are added.
+        let kept: BTreeMap<u32, AddedToken> = kept.map(|(id, token)| (*id, token.clone())).collect();
+        let mut pipeline = self.parse.clone();
+        pipeline.with_added_vocabulary(AddedVocabulary::new());
+        pipeline.add_tokens(kept.values().cloned()).map_err(|error| error.to_string())?;
+        check_ids(&pipeline, &kept)?;
+        Ok(pipeline)
+    }
+
+    /// Returns `true` if long texts are encoded window by window.
+    pub(super) fn is_windowed(&self) -> bool {
+        self.windowed
     }
 
     pub(super) fn encode(&self, text: &str, specials: Specials, table: &TokenBytes) -> Result<Vec<u32>, ModelError> {
@@ -85,8 +117,7 @@ impl FastTokenizer {
     }
 
     pub(super) fn split_control(&self, text: &str) -> Vec<Piece> {
-        let none: Option<&tokenizers::NormalizerWrapper> = None;
-        let split = self.parse.get_added_vocabulary().extract_and_normalize(none, text);
+        let split = self.named.extract_and_normalize(None::<&NormalizerWrapper>, text);
         let pieces =
             split.get_splits(OffsetReferential::Original, OffsetType::Byte).into_iter().map(|(part, _, tokens)| {
                 match tokens.as_ref().and_then(|tokens| tokens.first()) {

@@ -61,7 +61,23 @@ fn sentences(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     };
     let pieces: Vec<_> = tokens.into_iter().zip(scores).zip(types).map(piece).collect();
     let prefix = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
-    sentencepiece::pipeline(&pieces, prefix, Vec::new()).map_err(|reason| gguf.corrupt(reason))
+    let is_phi3 = gguf.text("general.architecture") == Some("phi3");
+    let further = if is_phi3 { phi3_tokens(&pieces) } else { Vec::new() };
+    sentencepiece::pipeline(&pieces, prefix, further).map_err(|reason| gguf.corrupt(reason))
+}
+
+/// Tokens of Phi-3 that swallow the white space after them. A GGUF does not state this; llama.cpp knows it by the name
+/// of the model, with the same exceptions.
+fn phi3_tokens(pieces: &[ScoredPiece]) -> Vec<AddedToken> {
+    let swallows = |piece: &&ScoredPiece| match piece.text.as_str() {
+        "<unk>" | "<s>" | "<|endoftext|>" => false,
+        "</s>" => true,
+        _ => piece.kind == PieceKind::Control,
+    };
+    let token = |piece: &ScoredPiece| {
+        AddedToken::from(piece.text.clone(), piece.kind == PieceKind::Control).normalized(false).rstrip(true)
+    };
+    pieces.iter().filter(swallows).map(token).collect()
 }
 
 /// Splits each merge into its two tokens. The separator is a space, which byte-level spelling never contains.

@@ -112,6 +112,34 @@ impl Tokenizer {
         Ok(Self { kind: TokenizerKind::Fast(Arc::new(fast)), table })
     }
 
+    /// Returns the tokenizer for a model with `rows` embeddings: without the added tokens beyond them, which the model
+    /// cannot read. Their names are plain text.
+    ///
+    /// # Errors
+    /// A message with both numbers if a token of the vocabulary itself has no embedding.
+    pub(crate) fn fitted_to(self, rows: usize) -> Result<Self, String> {
+        let tokens = self.vocab();
+        if tokens <= rows {
+            return Ok(self);
+        }
+        if let TokenizerKind::Fast(fast) = &self.kind {
+            let fitted = Self::from_fast(fast.without_added_from(rows)?)?;
+            if fitted.vocab() <= rows {
+                return Ok(fitted);
+            }
+        }
+        Err(format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows"))
+    }
+
+    /// Upper bound of the memory to encode a text of `bytes` bytes, in bytes. A tokenizer that writes a space before
+    /// each text encodes the text as a whole, others encode it window by window.
+    pub fn encoding_memory(&self, bytes: usize) -> usize {
+        match &self.kind {
+            TokenizerKind::Fast(fast) if !fast.is_windowed() => window::whole_encoding_memory(bytes),
+            TokenizerKind::Fast(_) | TokenizerKind::Bytes(_) => encoding_memory(bytes),
+        }
+    }
+
     /// Encodes a text. Adds no tokens: a leading BOS, where a model needs one, is written by the chat template.
     ///
     /// # Errors

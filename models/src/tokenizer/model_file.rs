@@ -43,7 +43,7 @@ impl Default for Normalizer {
 /// # Errors
 /// [`ModelError::Layout`] with the command that writes `tokenizer.json` for algorithms other than BPE, for normalizers
 /// that change texts and for other files of this name, [`ModelError::Io`] for a file that cannot be read, and
-/// [`ModelError::Corrupt`] for defective settings.
+/// [`ModelError::Corrupt`] for defective settings and for an added token that would get another ID than they state.
 pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     let path = dir.join("tokenizer.model");
     let size = std::fs::metadata(&path).map_err(ModelError::io("read", &path))?.len();
@@ -66,8 +66,12 @@ pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     if normalizer.trims {
         return Err(refused("it removes spaces: its remove_extra_whitespaces is true".to_owned()));
     }
-    let further = vocabulary::added_tokens(dir)?;
-    sentencepiece::pipeline(&pieces, normalizer.prefix, further).map_err(refused)
+    let settings = dir.join("tokenizer_config.json");
+    let added = vocabulary::added_tokens(&settings)?;
+    let further = added.values().cloned().collect();
+    let pipeline = sentencepiece::pipeline(&pieces, normalizer.prefix, further).map_err(refused)?;
+    vocabulary::check_ids(&pipeline, &added).map_err(|reason| ModelError::Corrupt { path: settings, reason })?;
+    Ok(pipeline)
 }
 
 /// Parses a `ModelProto`: field 1 is a piece, 2 the settings of the trainer, 3 those of the normalizer.
@@ -226,6 +230,16 @@ mod tests {
         assert_eq!(tokenizer.encode("ab a", Specials::Literal).unwrap(), [4, 5, 2]);
         assert_eq!((tokenizer.id("<s>"), tokenizer.id("<|end|>"), tokenizer.vocab()), (Some(1), Some(6), 7));
         assert!(tokenizer.is_control(1) && tokenizer.is_control(6));
+    }
+
+    #[test]
+    fn an_added_token_after_a_gap_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("tokenizer.model"), model(2, &PLAIN)).unwrap();
+        let added = r#"{"added_tokens_decoder": {"9": {"content": "<|end|>", "special": true}}}"#;
+        std::fs::write(dir.path().join("tokenizer_config.json"), added).unwrap();
+        let refused = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("tokenizer_config.json") && refused.contains("ID 9"), "{refused}");
     }
 
     #[test]

@@ -36,13 +36,20 @@ pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     let added = added(&settings).map_err(&corrupt)?;
     let tokens = added.values().cloned().collect();
     let pipeline = byte_level(vocab, merges, tokens, split).map_err(|error| corrupt(error.to_string()))?;
-    // The library numbers added tokens by itself; a gap would shift them.
-    for (id, token) in &added {
-        if pipeline.token_to_id(&token.content) != Some(*id) {
-            return Err(corrupt(format!("the added token {:?} does not get the ID {id}", token.content)));
-        }
-    }
+    check_ids(&pipeline, &added).map_err(corrupt)?;
     Ok(pipeline)
+}
+
+/// Checks that tokens added to `pipeline` have the IDs in `added`. The library numbers added tokens by itself, so that
+/// a gap shifts them.
+///
+/// # Errors
+/// A message naming a token with another ID.
+pub(super) fn check_ids(pipeline: &Pipeline, added: &BTreeMap<u32, AddedToken>) -> Result<(), String> {
+    match added.iter().find(|(id, token)| pipeline.token_to_id(&token.content) != Some(**id)) {
+        Some((id, token)) => Err(format!("the added token {:?} does not get the ID {id}", token.content)),
+        None => Ok(()),
+    }
 }
 
 /// Returns the command that writes `tokenizer.json`.
@@ -54,14 +61,12 @@ pub(super) fn remedy(dir: &Path) -> String {
     )
 }
 
-/// Added tokens in `tokenizer_config.json`, by ascending ID. Empty if there is no such file.
-pub(super) fn added_tokens(dir: &Path) -> Result<Vec<AddedToken>, ModelError> {
-    let path = dir.join("tokenizer_config.json");
+/// Added tokens in the file `path`, a `tokenizer_config.json`, by ID. Empty if there is no such file.
+pub(super) fn added_tokens(path: &Path) -> Result<BTreeMap<u32, AddedToken>, ModelError> {
     if !path.is_file() {
-        return Ok(Vec::new());
+        return Ok(BTreeMap::new());
     }
-    let added = added(&object(&path)?).map_err(|reason| ModelError::Corrupt { path, reason })?;
-    Ok(added.into_values().collect())
+    added(&object(path)?).map_err(|reason| ModelError::Corrupt { path: path.to_owned(), reason })
 }
 
 /// Added tokens by ID, from `added_tokens_decoder`.
@@ -70,8 +75,13 @@ fn added(settings: &Map<String, Value>) -> Result<BTreeMap<u32, AddedToken>, Str
     let token = |(id, entry): (&String, &Value)| {
         let id: u32 = id.parse().map_err(|_| format!("added_tokens_decoder: {id:?} is not a token ID"))?;
         let content = entry["content"].as_str().ok_or_else(|| format!("added_tokens_decoder: {id} has no content"))?;
-        let special = entry["special"].as_bool().unwrap_or(false);
-        Ok((id, AddedToken::from(content, special).normalized(false)))
+        let flag = |name: &str| entry[name].as_bool().unwrap_or(false);
+        let added = AddedToken::from(content, flag("special"))
+            .normalized(false)
+            .single_word(flag("single_word"))
+            .lstrip(flag("lstrip"))
+            .rstrip(flag("rstrip"));
+        Ok((id, added))
     };
     entries.map(token).collect()
 }
@@ -124,6 +134,22 @@ mod tests {
             assert_eq!((tokenizer.id("<tool>"), tokenizer.vocab()), (Some(7), 8));
             assert_eq!(tokenizer.decode(&[4, 5, 2]), "ab ab1");
         }
+    }
+
+    #[test]
+    fn added_tokens_strip_white_space_as_their_entries_say() {
+        let dir = folder("GPT2Tokenizer");
+        let encoded = |flag: &str, text: &str| {
+            let added = json!({"6": {"content": "<tool>", flag: true}});
+            let settings = json!({"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": added});
+            std::fs::write(dir.path().join("tokenizer_config.json"), settings.to_string()).unwrap();
+            Tokenizer::from_folder(dir.path()).unwrap().encode(text, Specials::Parse).unwrap()
+        };
+        assert_eq!(encoded("special", "ab <tool> ab"), [4, 3, 6, 5]);
+        assert_eq!(encoded("rstrip", "ab <tool> ab"), [4, 3, 6, 4]);
+        assert_eq!(encoded("lstrip", "ab <tool> ab"), [4, 6, 5]);
+        assert_eq!(encoded("single_word", "ab <tool> ab"), [4, 3, 6, 5]);
+        assert!(!encoded("single_word", "ab <tool>ab").contains(&6));
     }
 
     #[test]

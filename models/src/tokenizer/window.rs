@@ -14,9 +14,14 @@ const WINDOW_COST: usize = 640;
 /// Upper bound of the memory for the result per byte of a text, in bytes: its IDs, and copies of the text.
 const TEXT_COST: usize = 16;
 
-/// Upper bound of the memory to encode a text of `bytes` bytes, in bytes.
+/// Upper bound of the memory to encode a text of `bytes` bytes window by window, in bytes.
 pub fn encoding_memory(bytes: usize) -> usize {
     bytes.min(LONGEST_WINDOW).saturating_mul(WINDOW_COST).saturating_add(bytes.saturating_mul(TEXT_COST))
+}
+
+/// Upper bound of the memory to encode a text of `bytes` bytes as a single window, in bytes.
+pub(super) fn whole_encoding_memory(bytes: usize) -> usize {
+    bytes.saturating_mul(WINDOW_COST + TEXT_COST)
 }
 
 /// Splits a text into windows of about `WINDOW` to `LONGEST_WINDOW` bytes; the last one may be shorter. Each but the

@@ -28,7 +28,8 @@ pub struct Safetensors {
 }
 
 impl Safetensors {
-    /// Opens one `.safetensors` file, or a directory with `model.safetensors` or `model.safetensors.index.json`.
+    /// Opens one `.safetensors` file, or a directory with `model.safetensors` or `model.safetensors.index.json`. In a
+    /// directory with both, the single file counts, as in `transformers`.
     ///
     /// # Errors
     /// [`ModelError::Io`], or [`ModelError::Corrupt`] naming the defective file.
@@ -36,9 +37,13 @@ impl Safetensors {
         if !path.is_dir() {
             return Self::single(path);
         }
+        let single = path.join("model.safetensors");
+        if single.is_file() {
+            return Self::single(&single);
+        }
         match ShardIndex::read(path)? {
             Some(index) => Self::sharded(path, &index),
-            None => Self::single(&path.join("model.safetensors")),
+            None => Self::single(&single),
         }
     }
 
