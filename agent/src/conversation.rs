@@ -144,8 +144,8 @@ impl Conversation {
 
     /// Returns the size of all texts, in bytes: messages, calls, and descriptions of tools.
     pub fn bytes(&self) -> usize {
-        let json = |value: &Value| value.to_string().len();
-        let call = |call: &ToolCall| call.name.len() + call.arguments.values().map(json).sum::<usize>();
+        let argument = |(name, value): (&String, &Value)| name.len() + value.to_string().len();
+        let call = |call: &ToolCall| call.name.len() + call.arguments.iter().map(argument).sum::<usize>();
         let message =
             |message: &ConversationMessage| message.content.len() + message.calls.iter().map(call).sum::<usize>();
         let tools = self.tools.iter().map(|tool| serde_json::to_vec(tool).map_or(0, |json| json.len()));

@@ -237,7 +237,7 @@ struct FittedPrompt {
     /// Conversation, without the turns that were dropped.
     question: Conversation,
     ids: Vec<u32>,
-    /// Episode that the prompt continues.
+    /// Episode that the prompt continues. `None` if the prompt was encoded from the conversation alone.
     continues: Option<Arc<ContinuedEpisode>>,
 }
 
@@ -258,43 +258,34 @@ impl FittedPrompt {
         options: &EpisodeOptions,
         PromptFit { guided, room }: PromptFit,
     ) -> Result<FittedPrompt, AgentError> {
-        let continues = options.continues.clone();
         if let Some(ids) = options.prompt.clone() {
-            return Ok(FittedPrompt { question, ids, continues });
+            return Ok(FittedPrompt { question, ids, continues: None });
         }
         // The training variant shortens a long prompt instead of refusing it.
         if !policy.variant.is_training() {
             runtime.check_bytes(question.bytes())?;
         }
-        let ids = prompt(runtime, policy, &question, continues.as_deref(), guided)?;
-        if !options.truncates || ids.len() < room {
-            return Ok(FittedPrompt { question, ids, continues });
+        let continued = options.continues.as_deref().and_then(|earlier| continued_prompt(runtime, earlier));
+        // The tokens of an earlier episode cannot be shortened, so a prompt that is too long is encoded from the
+        // conversation alone.
+        if let Some(ids) = continued.filter(|ids| ids.len() < room) {
+            return Ok(FittedPrompt { question, ids, continues: options.continues.clone() });
         }
         let encode = |shorter: &Conversation| runtime.encode_conversation(&*policy.protocol, shorter, guided);
+        let ids = encode(&question)?;
+        if !options.truncates || ids.len() < room {
+            return Ok(FittedPrompt { question, ids, continues: None });
+        }
         let question = question.shortened(|shorter| encode(shorter).map(|ids| ids.len() < room))?;
         let ids = encode(&question)?;
-        // The tokens of an earlier episode cannot be shortened, so the prompt is encoded from the conversation alone.
         Ok(FittedPrompt { question, ids, continues: None })
     }
 }
 
-/// Encodes the prompt of a conversation. If the conversation continues an episode and the template allows it, the
-/// prompt is the tokens of that episode and the messages after it.
-fn prompt<S: SessionSource>(
-    runtime: &Runtime<S>,
-    policy: &Policy,
-    conversation: &Conversation,
-    continues: Option<&ContinuedEpisode>,
-    guided: bool,
-) -> Result<Vec<u32>, AgentError> {
-    let continued = continues.and_then(|earlier| {
-        let more = runtime.encode_after_reply(&earlier.messages).ok()?;
-        Some([earlier.tokens.as_slice(), &more].concat())
-    });
-    match continued {
-        Some(ids) => Ok(ids),
-        None => runtime.encode_conversation(&*policy.protocol, conversation, guided),
-    }
+/// Returns the tokens of an earlier episode and the messages after it. `None` if the template does not allow that.
+fn continued_prompt<S: SessionSource>(runtime: &Runtime<S>, earlier: &ContinuedEpisode) -> Option<Vec<u32>> {
+    let more = runtime.encode_after_reply(&earlier.messages).ok()?;
+    Some([earlier.tokens.as_slice(), &more].concat())
 }
 
 fn new_id() -> String {

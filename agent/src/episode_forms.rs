@@ -31,6 +31,8 @@ pub(super) struct EpisodeForms {
     pub(super) call: Option<Arc<dyn Constraint>>,
     /// Names of the tools whose call, outside the answer, ends the episode.
     pub(super) tools: Vec<String>,
+    /// If `true`, the prompt offers tools, and no text from outside may spell their tags.
+    pub(super) offers_tools: bool,
     /// If `true`, the answer is the JSON of a call.
     pub(super) answer_calls: bool,
 }
@@ -72,7 +74,8 @@ impl EpisodeForms {
         let ending = free && !in_answer;
         let names = tools.iter().filter(|_| ending).map(|tool| tool.name.clone()).collect();
         let call = behind_tag.filter(|_| ending);
-        Ok(EpisodeForms { answer, turn, call, tools: names, answer_calls: demanded && !in_answer })
+        let offers_tools = !tools.is_empty();
+        Ok(EpisodeForms { answer, turn, call, tools: names, offers_tools, answer_calls: demanded && !in_answer })
     }
 }
 

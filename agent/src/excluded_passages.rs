@@ -73,8 +73,14 @@ impl ExcludedPassages {
             hits.retain(|hit| hit.rank <= wanted.k());
             triples.retain(|triple| triple.rank <= wanted.k());
         } else {
-            hits.truncate(wanted.k());
             triples.truncate(wanted.triples());
+            if mode == Mode::Hypergraph {
+                // The additional facts bring passages of their own, which a search without exclusions would not find.
+                let stating: HashSet<&str> =
+                    triples.iter().flat_map(|fact| &fact.passages).map(String::as_str).collect();
+                hits.retain(|hit| stating.contains(hit.passage.id.as_str()));
+            }
+            hits.truncate(wanted.k());
             hits.iter_mut().zip(1..).for_each(|(hit, rank)| hit.rank = rank);
             triples.iter_mut().zip(1..).for_each(|(triple, rank)| triple.rank = rank);
         }
@@ -136,6 +142,19 @@ mod tests {
         assert_eq!(ranked(&left), [("q", 1), ("r", 2)]);
         let triples: Vec<_> = left.triples.iter().map(|triple| (triple.rank, triple.passages.join(" "))).collect();
         assert_eq!(triples, [(1, "q".to_owned()), (2, String::new()), (3, "r".to_owned())]);
+    }
+
+    #[test]
+    fn passages_of_facts_beyond_those_requested_are_removed() {
+        let of_a: &[&str] = &["a"];
+        let mut facts: Vec<(usize, &[&str])> = (1..=10).map(|rank| (rank, of_a)).collect();
+        facts.push((11, &["b"]));
+        facts.push((12, &["c"]));
+        let evidence = found(Mode::Hypergraph, &[("a", 1), ("b", 2), ("c", 3)], &facts);
+        let left = absence(&["zzz"]).narrow(evidence.clone(), &wants(3, 10));
+        assert_eq!((ranked(&left), left.triples.len()), (vec![("a", 1)], 10));
+        let left = absence(&["a"]).narrow(evidence, &wants(3, 10));
+        assert_eq!((ranked(&left), left.triples.len()), (vec![("b", 1), ("c", 2)], 2));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub trait SessionSource: Clone + Send + Sync + 'static {
     }
 
     /// Returns `sequence` without the tokens after its first `length` ones. It has the same options. Unlike a fork, it
-    /// may stay the same session at an engine elsewhere. By default, forks the sequence.
+    /// may stay the same session, here or at an engine elsewhere. By default, forks the sequence.
     fn shorten(&self, sequence: Self::Sequence, length: usize, options: SessionOptions) -> Self::Sequence {
         self.fork(&sequence, length, options)
     }
@@ -130,6 +130,12 @@ impl SessionSource for Engine {
     /// Shares the blocks of both sequences.
     fn fork(&self, sequence: &Session, length: usize, _options: SessionOptions) -> Session {
         sequence.fork(length)
+    }
+
+    /// Stays the same session, which a full queue does not refuse.
+    fn shorten(&self, mut sequence: Session, length: usize, _options: SessionOptions) -> Session {
+        sequence.truncate(length);
+        sequence
     }
 
     fn limit(&self) -> usize {

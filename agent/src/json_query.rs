@@ -1,4 +1,7 @@
 //! Graph-R1's format of a query: JSON with the key `query`, whose value is converted like Python's `str` does.
+//!
+//! Python's `json.loads` reads more than JSON. Refused here are `NaN`, `Infinity`, numbers beyond the range of floats,
+//! and escapes of half a surrogate pair. Integers beyond 64 bits are read as floats, which rounds them.
 
 use serde_json::Value;
 
@@ -65,6 +68,16 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CPython 3 reads all of these.
+    #[test]
+    fn values_beyond_json_are_refused_or_rounded() {
+        for text in ["NaN", "-Infinity", "1e400", r#""\ud83d""#] {
+            assert_eq!(parse(&format!("{{\"query\": {text}}}")), None, "{text}");
+        }
+        let rounded = parse(r#"{"query": 12345678901234567890123}"#);
+        assert_eq!(rounded.as_deref(), Some("1.2345678901234568e+22"));
+    }
 
     /// Expected values are `str(json.loads(text)["query"])` of CPython 3.
     #[test]

@@ -228,13 +228,15 @@ pub fn turns(text: &str) -> Vec<String> {
     let mut turns = Vec::new();
     let mut rest = text;
     let mut opened = "";
-    // The environment writes after a query only, and no policy continues a turn after one.
-    while let Some((before, after)) = rest.split_once("<knowledge>\n")
-        && before.contains(QUERY.1)
+    // The environment writes only after a complete query, which ends the turn. A policy may write the tag of its block
+    // too, so that tag is looked for after the query.
+    while let Some(end) = rest.find(QUERY.1).map(|at| at + QUERY.1.len())
+        && rest[..end].contains(QUERY.0)
+        && let Some((_, after)) = rest[end..].split_once("<knowledge>\n")
         && let Some((_, after)) = after.split_once("\n</knowledge>")
         && let Some((_, after)) = after.split_once("<think>\n")
     {
-        turns.push(format!("{opened}{}", PathRouter.cut(before)));
+        turns.push(format!("{opened}{}", &rest[..end]));
         (rest, opened) = (after, "<think>\n");
     }
     turns.push(format!("{opened}{rest}"));
@@ -326,7 +328,12 @@ mod tests {
         let answer = "c</think>\n<answer>d</answer>";
         let text = format!("{search}{block}e</think>\n<query>f</query>{block}{answer}");
         assert_eq!(turns(&text), [search, "<think>\ne</think>\n<query>f</query>", &format!("<think>\n{answer}")]);
+        // A policy may write the tags of the environment.
+        let marked = "<think>a <knowledge>\nb</think>\n<query>c</query>";
+        assert_eq!(turns(&format!("{marked}{block}{answer}")), [marked, &format!("<think>\n{answer}")]);
         assert_eq!(turns("<think>a <knowledge>\nb"), ["<think>a <knowledge>\nb"]);
+        let alone = "</query> <knowledge>\na\n</knowledge> <think>\nb";
+        assert_eq!(turns(alone), [alone]);
         assert_eq!(turns(""), [""]);
     }
 }

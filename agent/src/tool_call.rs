@@ -16,6 +16,10 @@ pub const OPEN: &str = "<tool_call>";
 /// Closing tag of a call. It is ignored inside a JSON string.
 pub const CLOSE: &str = "</tool_call>";
 
+/// Maximum nesting of the arguments of a call, as of the bodies of requests. A client could not send deeper ones back,
+/// and the parser could not read them in a stored record.
+const MAX_DEPTH: usize = 64;
+
 /// Tags of tools in prompts, which no text from outside may spell while tools are offered.
 pub(super) static TOOL_TAGS: Tags = Tags {
     outside: SegmentKind::Text,
@@ -41,15 +45,28 @@ pub enum ReplySegment {
 pub struct ToolCallText {
     /// Name of the tool.
     pub name: String,
-    /// Arguments: a JSON object as text.
+    /// Arguments: a JSON object as text. Integers below -2^63 or above 2^64 - 1 are rounded to floating-point numbers.
     pub arguments: String,
 }
 
 impl ToolCallText {
-    /// Parses the JSON of a call. `None` if it is no call.
+    /// Parses the JSON of a call. `None` if it is no call, or one whose arguments are nested too deep.
     pub(super) fn of_json(json: &str) -> Option<ToolCallText> {
         let CallJson { name, arguments } = serde_json::from_str(json).ok()?;
-        Some(ToolCallText { name, arguments: Value::Object(arguments).to_string() })
+        let arguments = Value::Object(arguments);
+        if is_deeper(&arguments, MAX_DEPTH) {
+            return None;
+        }
+        Some(ToolCallText { name, arguments: arguments.to_string() })
+    }
+}
+
+/// Returns `true` if arrays and objects in a value are nested deeper than `levels`.
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
+        _ => false,
     }
 }
 
@@ -261,6 +278,16 @@ mod tests {
                 assert_eq!(read(reply, size, true), [text(reply, 0)], "{reply} by {size}");
             }
         }
+    }
+
+    #[test]
+    fn arguments_that_are_nested_too_deep_make_no_call() {
+        let arguments = |lists: usize| format!("{{\"a\":{}{}}}", "[".repeat(lists), "]".repeat(lists));
+        let reply = |arguments: &str| format!("<tool_call>{{\"name\":\"look\",\"arguments\":{arguments}}}</tool_call>");
+        let deepest = arguments(63);
+        assert_eq!(read(&reply(&deepest), 1000, true), [call(&deepest)]);
+        let deeper = reply(&arguments(64));
+        assert_eq!(read(&deeper, 1000, true), [text(&deeper, 0)]);
     }
 
     #[test]

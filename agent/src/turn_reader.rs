@@ -28,6 +28,8 @@ pub(super) struct TurnReader {
     /// Reader of calls outside the answer. `None` if no tool can be called there.
     calls: Option<TurnCalls>,
     tokens: Option<PendingTokens>,
+    /// IDs of tokens that end the turn and whose text is not part of it.
+    stop_ids: Vec<u32>,
     /// End of each token in the text, and the ranges of answers, for counting answer tokens.
     ends: Vec<usize>,
     answers: Vec<Range<usize>>,
@@ -61,6 +63,7 @@ impl TurnReader {
             answer,
             calls: None,
             tokens: logprobs.then(PendingTokens::default),
+            stop_ids: Vec::new(),
             ends: Vec::new(),
             answers: Vec::new(),
             withheld: String::new(),
@@ -78,6 +81,11 @@ impl TurnReader {
         TurnReader { calls, ..self }
     }
 
+    /// Leaves out the text of these tokens if they are sampled, as vLLM does: they only end the turn.
+    pub(super) fn ended_by(self, stop_ids: &[u32]) -> TurnReader {
+        TurnReader { stop_ids: stop_ids.to_vec(), ..self }
+    }
+
     /// Returns the turn's text so far.
     pub(super) fn text(&self) -> &str {
         &self.text
@@ -88,9 +96,19 @@ impl TurnReader {
         self.scanner.writing()
     }
 
+    /// Returns `true` if an answer has begun.
+    pub(super) fn answered(&self) -> bool {
+        self.scanner.answered()
+    }
+
+    /// Returns the text of the answer after the last tag in it. Empty before an answer begins.
+    pub(super) fn last_answer(&self) -> &str {
+        self.answers.last().and_then(|part| self.text.get(part.clone())).unwrap_or_default()
+    }
+
     /// Returns the answer shown so far. `None` before an answer begins.
     pub(super) fn answer(&self) -> Option<&str> {
-        self.answer.as_ref().filter(|_| self.scanner.answered()).map(AnswerFilter::shown)
+        self.answer.as_ref().filter(|_| self.answered()).map(AnswerFilter::shown)
     }
 
     /// Returns the text of a possible refusal, which is reported as a whole once it is the turn's action.
@@ -155,7 +173,8 @@ impl TurnReader {
     }
 
     fn read(&mut self, id: u32, step: Option<&TokenStep>) -> Vec<Event> {
-        let text = self.detokenizer.push(id).to_owned();
+        let is_end = step.is_some() && self.stop_ids.contains(&id);
+        let text = if is_end { String::new() } else { self.detokenizer.push(id).to_owned() };
         let start = self.text.len();
         self.text.push_str(&text);
         self.ends.push(self.text.len());

@@ -90,7 +90,7 @@ impl EpisodeSetup {
     /// of a call. Returns the number of replacements.
     pub(super) fn sanitize(&self, parts: &mut [Injected]) -> usize {
         let replaced = self.rules.sanitize(parts, self.protocol.tags());
-        if self.settings.forms.tools.is_empty() { replaced } else { replaced + self.rules.sanitize(parts, &TOOL_TAGS) }
+        if self.settings.forms.offers_tools { replaced + self.rules.sanitize(parts, &TOOL_TAGS) } else { replaced }
     }
 
     /// Returns the rule for reading actions. A guided turn is never refused.

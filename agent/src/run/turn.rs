@@ -34,7 +34,7 @@ impl CurrentTurn {
         let filter = shows.then(|| setup.filter());
         let logprobs = setup.settings.logprobs.is_some();
         let reader = TurnReader::new(number, setup.codec.tokenizer.clone(), tags, filter, logprobs);
-        let reader = reader.calling(&setup.settings.forms.tools, tags);
+        let reader = reader.calling(&setup.settings.forms.tools, tags).ended_by(&setup.settings.ends.stop_ids);
         let opened = setup.opened(number).is_some();
         let reader = if opened { reader.inside(tags, SegmentKind::Think) } else { reader };
         CurrentTurn { number, last, reader, start, kept: None }
@@ -62,11 +62,14 @@ impl CurrentTurn {
         // Protocols read a turn by itself, so the tag that the prompt has opened is prepended.
         let opened = setup.opened(self.number);
         let read = opened.map_or(Cow::Borrowed(self.kept()), |open| Cow::Owned(format!("{open}{}", self.kept())));
-        match setup.protocol.parse(&read, setup.reading()) {
-            Action::Answer { text } if setup.settings.forms.answer_calls => {
-                // The grammar makes it a call, unless the answer broke off.
-                ToolCallText::of_json(&text).map_or(Action::Invalid, Action::from)
-            }
+        let action = setup.protocol.parse(&read, setup.reading());
+        let forms = &setup.settings.forms;
+        if forms.answer_calls && self.reader.answered() {
+            return self.answer_call(&action);
+        }
+        match action {
+            // The tag of a query lifts the constraint on the answer, so an answer inside a query may have any form.
+            Action::Answer { .. } if forms.answer.is_some() && !self.reader.answered() => Action::Invalid,
             Action::Answer { text } => {
                 // This answer was not shown yet, so the client's stop strings still have to be applied.
                 let mut filter = setup.filter();
@@ -76,6 +79,18 @@ impl CurrentTurn {
             }
             action => action,
         }
+    }
+
+    /// Returns the call in an answer, where `action` is the action that the protocol reads from the turn.
+    fn answer_call(&self, action: &Action) -> Action {
+        let whole = match action {
+            Action::Answer { text } => ToolCallText::of_json(text),
+            _ => None,
+        };
+        // A forced answer may follow a search, or an answer that broke off, which the protocol reads in its place.
+        let call = whole.or_else(|| ToolCallText::of_json(self.reader.last_answer()));
+        // The grammar makes the answer a call, unless the answer broke off.
+        call.map_or(Action::Invalid, Action::from)
     }
 
     /// Returns the observation after an invalid turn. An empty one gives no second try.

@@ -3,7 +3,9 @@
 
 mod branches;
 mod completion;
+mod continued;
 mod deadline;
+mod forms;
 mod limits;
 mod property;
 mod rebuild;
@@ -135,10 +137,20 @@ impl Player {
         options: EpisodeOptions,
         machine: impl FnOnce(EpisodeSetup, Vec<u32>) -> EpisodeMachine,
     ) -> Result<Player, AgentError> {
+        Player::asking(policy, Conversation::new("Why?"), options, machine)
+    }
+
+    /// Creates a player of a machine for this conversation.
+    fn asking(
+        policy: &Policy,
+        conversation: Conversation,
+        options: EpisodeOptions,
+        machine: impl FnOnce(EpisodeSetup, Vec<u32>) -> EpisodeMachine,
+    ) -> Result<Player, AgentError> {
         let tokenizer = Arc::new(Tokenizer::bytes());
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(NoEngine, tokenizer, None, eos, Some(Arc::new(NoIndex)));
-        let episode = Episode::new(&runtime, policy, Conversation::new("Why?"), options)?;
+        let episode = Episode::new(&runtime, policy, conversation, options)?;
         let Episode { policy, settings, question, prompt, .. } = episode;
         let protocol = Arc::clone(&policy.protocol);
         let trains = policy.variant.is_training();
