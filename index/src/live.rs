@@ -311,7 +311,10 @@ impl LiveIndex {
     fn lock_folder(&self) -> Result<LockedFolder, IndexError> {
         loop {
             let publishing = self.publishing.load(Ordering::SeqCst);
-            match LockedFolder::lock(&self.dir) {
+            let locked = LockedFolder::lock(&self.dir);
+            // Read again, because the merge may have begun to publish in between.
+            let publishing = publishing || self.publishing.load(Ordering::SeqCst);
+            match locked {
                 Err(IndexError::Locked { .. }) if publishing => std::thread::sleep(Duration::from_millis(2)),
                 other => return other,
             }

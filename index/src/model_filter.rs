@@ -108,13 +108,12 @@ fn ask(question: &str, facts: &[[&str; 3]]) -> String {
 }
 
 /// Returns the indices of the candidates that a reply names. Each fact in the reply stands for the candidate most like
-/// it, by `difflib` over Python's notation of both; at most as many as there are candidates (HippoRAG's
-/// `DSPyFilter.rerank`).
+/// it, by `difflib` over Python's notation of both (HippoRAG's `DSPyFilter.rerank`). The search keeps the first
+/// `linking_top_k` of them, which may be more than there are candidates.
 fn kept(reply: &str, candidates: &[[&str; 3]]) -> Vec<usize> {
     let written: Vec<String> = candidates.iter().map(|fact| python::tuple(fact)).collect();
     let mut places: Vec<usize> =
         facts(reply).iter().filter_map(|fact| python::closest(&python::show(fact), &written)).collect();
-    places.truncate(candidates.len());
     // Python's `index` returns the first of equal candidates.
     for place in &mut places {
         *place = written.iter().position(|text| *text == written[*place]).unwrap_or(*place);
@@ -206,7 +205,7 @@ mod tests {
             (r#"{"fact": [["Erik Hort", "birthplace", "Montebello"]]}"#, vec![1]),
             ("{'fact': (('a', 'b', 'c'),), 'more': None}", vec![0]),
             (r#"{"fact": [["a", "b"], []]}"#, vec![0, 1]),
-            (r#"{"fact": [["a", "b", "c"], ["a", "b", "c"], ["a", "b", "c"], ["a", "b", "c"]]}"#, vec![0, 0, 0]),
+            (r#"{"fact": [["a", "b", "c"], ["a", "b", "c"], ["a", "b", "c"], ["a", "b", "c"]]}"#, vec![0, 0, 0, 0]),
             (r#"{"fact": [["a", "b", 1]]}"#, vec![]),
             (r#"[["a", "b", "c"]]"#, vec![]),
             (r#"{"fact": [["a", "b", "c"]"#, vec![]),

@@ -64,6 +64,11 @@ impl PendingFile {
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
+
+    /// Returns `true` if the file is certainly not there.
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.path.try_exists(), Ok(false))
+    }
 }
 
 impl PendingChanges {
@@ -139,7 +144,8 @@ impl PendingChanges {
 }
 
 /// Writes `json` to the new file `part`, makes it durable, and gives it the name `path`. Returns `false` if either name
-/// is taken, which happens when another process accepts a change at the same time.
+/// is taken, which happens when another process accepts a change at the same time, or if `part` is gone, which happens
+/// when another process opens the folder.
 fn place(json: &[u8], part: &Path, path: &Path) -> Result<bool, IndexError> {
     let mut file = match File::create_new(part) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
@@ -153,6 +159,7 @@ fn place(json: &[u8], part: &Path, path: &Path) -> Result<bool, IndexError> {
     let linked = fs::hard_link(part, path);
     let is_taken = linked.is_err() && path.exists();
     let named = match linked {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         // On a file system without links, two processes that accept a change in the same moment are not told apart.
         Err(_) if !is_taken => fs::rename(part, path).map_err(IndexError::io("rename", part)),
         _ => Ok(()),

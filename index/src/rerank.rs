@@ -64,6 +64,11 @@ pub(crate) fn rerank_checked(
     }
 }
 
+/// Cuts a text to what a reranker is given. The rest takes no memory while other candidates are read.
+pub(crate) fn cut_to_beginning(text: String) -> String {
+    if text.len() <= MAX_TEXT_BYTES { text } else { beginning(&text).to_owned() }
+}
+
 /// Returns at most [`MAX_TEXT_BYTES`] of a text.
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
@@ -141,5 +146,14 @@ mod tests {
         assert_eq!(score(1.0, Some(20.0)).best_first(&score(1.0, Some(30.0))), Ordering::Greater);
         assert_eq!(score(0.9, None).best_first(&score(0.8, None)), Ordering::Less);
         assert_eq!(beginning(&"ü".repeat(40_000)).len(), MAX_TEXT_BYTES);
+    }
+
+    #[test]
+    fn of_a_long_text_only_the_beginning_stays_in_memory() {
+        let start = "x".repeat(MAX_TEXT_BYTES - 1);
+        // The limit falls into the middle of `ü`.
+        let cut = cut_to_beginning(format!("{start}ü{}", "y".repeat(4 << 20)));
+        assert!(cut == start && cut.capacity() <= MAX_TEXT_BYTES, "{} of {}", cut.len(), cut.capacity());
+        assert_eq!(cut_to_beginning("short".to_owned()), "short");
     }
 }

@@ -88,6 +88,25 @@ fn a_committed_change_is_not_made_again_after_a_merge_or_a_restore() {
     assert_eq!(text(&live), "the old text");
 }
 
+/// Two processes may find the same accepted change.
+#[test]
+fn a_change_that_another_process_has_finished_is_not_made_again() {
+    let options = options(0);
+    let (_temp, dir) = small_index(3);
+    accept(&dir, "commit-1", edition("first"));
+    let (file, change) = PendingChanges::open(&dir).unwrap().1.remove(0);
+    let other = open(&dir);
+    assert!(resume(&other, &options)[0].as_ref().unwrap().published);
+    remove_all(&dir);
+    // The next commit forgets the change, since its file is gone.
+    other.commit(edition("later"), &options, &()).unwrap();
+    other.commit(edition("latest"), &options, &()).unwrap();
+    let live = open(&dir);
+    let report = live.commit_accepted(vec![(change.changes, Some(file))], &options, &()).unwrap().remove(0).unwrap();
+    assert!(!report.published);
+    assert_eq!(text(&live), "the latest text");
+}
+
 #[test]
 fn a_change_whose_commit_was_not_published_is_made() {
     for append_from in APPEND_FROM {

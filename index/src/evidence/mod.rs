@@ -190,8 +190,8 @@ pub struct GraphTrace {
     /// If `true`, no fact was left to follow, so passages are ranked by their own similarity.
     pub fallback: bool,
     /// If `true`, the index is too large for walks over the whole graph and the search was approximate: the walk stayed
-    /// near its start, at most 200 passages had a weight of their own, and similarities were scaled by a sample of the
-    /// passages.
+    /// near its start, at most 200 passages had a weight of their own (with `waymark`, also up to 200 by their words,
+    /// and those to whose titles named phrases lead), and similarities were scaled by a sample of the passages.
     pub local: bool,
     /// Upper bound on the mass missing from the walk, summed over all nodes, apart from rounding in single precision. 0
     /// if there was no walk.

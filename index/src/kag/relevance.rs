@@ -4,7 +4,7 @@ use crate::error::IndexError;
 use crate::evidence::RerankRank;
 use crate::index::Index;
 use crate::query::Query;
-use crate::rerank::{Rerank, rerank_checked};
+use crate::rerank::{Rerank, cut_to_beginning, rerank_checked};
 use crate::scored::Scored;
 
 /// Chunk or fact found for a question.
@@ -55,7 +55,8 @@ impl<'a> RelevanceSource<'a> {
             found.into_iter().zip(1..).map(|(found, rank)| self.item(found, rank)).collect();
         let Some(reranker) = self.reranker else { return Ok(items) };
         self.query.enter_stage("the candidates were reranked")?;
-        let texts = items.iter().map(|item| text(item.number)).collect::<Result<Vec<String>, IndexError>>()?;
+        let texts = items.iter().map(|item| text(item.number).map(cut_to_beginning));
+        let texts = texts.collect::<Result<Vec<String>, IndexError>>()?;
         let scores = rerank_checked(reranker, self.text, &texts).map_err(|source| IndexError::Rerank { source })?;
         let mut order: Vec<_> = items.drain(..).zip(scores).collect();
         order.sort_by(|(_, a), (_, b)| a.best_first(b));

@@ -4,7 +4,7 @@ use super::SearchContext;
 use crate::error::IndexError;
 use crate::evidence::{EvidenceBudget, Hit, HitPath, RerankRank};
 use crate::mode::Mode;
-use crate::rerank::rerank_checked;
+use crate::rerank::{cut_to_beginning, rerank_checked};
 
 /// Modes whose passages are reranked on request. [`Mode::Kag`] uses the reranker's scores as edge weights of its walk.
 pub(crate) const RERANKED: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
@@ -54,7 +54,8 @@ impl SearchContext<'_> {
     fn reranked(&self, candidates: &[(u32, f32)]) -> Result<Vec<RankedCandidate>, IndexError> {
         let Some(reranker) = &self.index.reranker else { return Err(IndexError::NoReranker) };
         self.check("the passages were reranked")?;
-        let texts = candidates.iter().map(|&(number, _)| self.index.text(number));
+        // A passage may have 64 MiB, of which a reranker reads a few hundred tokens.
+        let texts = candidates.iter().map(|&(number, _)| self.index.text(number).map(cut_to_beginning));
         let texts = texts.collect::<Result<Vec<String>, IndexError>>()?;
         let scores = rerank_checked(reranker.as_ref(), self.text, &texts);
         let scores = scores.map_err(|source| IndexError::Rerank { source })?;

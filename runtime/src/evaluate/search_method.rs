@@ -27,8 +27,8 @@ impl SearchMethod {
     /// Returns `true` if the order of results depends on `k`, so that the first five of ten are not the results for
     /// five.
     pub fn depends_on_k(&self) -> bool {
-        // Both modes merge two candidate lists, each of which is longer for a larger `k`.
-        matches!(self.mode(), Mode::Hybrid | Mode::Kag)
+        // These modes, and the fused ranking, merge two candidate lists, each of which is longer for a larger `k`.
+        matches!(self.mode(), Mode::Hybrid | Mode::Kag) || self.query("", 1).ranking == Ranking::Fused
     }
 
     /// Builds a query for `text` with this method.
@@ -89,6 +89,16 @@ mod tests {
         }
         for name in ["graph:bm25", "triples:dense", "kag:fused", "kag:hippo_rag"] {
             assert!(name.parse::<SearchMethod>().unwrap_err().contains("is not used in the mode"), "{name}");
+        }
+    }
+
+    #[test]
+    fn merged_lists_depend_on_their_length() {
+        for name in ["passage", "passage:fused", "hybrid", "hybrid:dense", "hybrid:waymark", "kag"] {
+            assert!(name.parse::<SearchMethod>().unwrap().depends_on_k(), "{name}");
+        }
+        for name in ["passage:dense", "passage:bm25", "graph", "graph:waymark", "triples", "hypergraph"] {
+            assert!(!name.parse::<SearchMethod>().unwrap().depends_on_k(), "{name}");
         }
     }
 

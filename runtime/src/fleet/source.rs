@@ -158,6 +158,9 @@ impl SessionSource for TokenSource {
             (TokenSource::Fleet(fleet), SourceSession::Fleet(session)) => {
                 SourceSession::Fleet(fleet.shorten(session, length, options))
             }
+            (TokenSource::Engine(engine), SourceSession::Engine(session)) => {
+                SourceSession::Engine(engine.shorten(session, length, options))
+            }
             (_, sequence) => self.fork(&sequence, length, options),
         }
     }

@@ -113,11 +113,16 @@ async fn attempt(
     if let Some(base) = base.filter(|base| base.files.get(MANIFEST) == Some(&own)) {
         return Ok(PushReport { number: base.number, snapshot, published: false, parts: 0, bytes: 0 });
     }
+    let before = match base {
+        Some(base) => published_manifest(remote, base).await,
+        None => None,
+    };
     let there = base.map(PublishedIndex::hashes).unwrap_or_default();
     let mut sent = Vec::new();
     let mut files = BTreeMap::new();
     for (name, bytes) in local_files(&manifest) {
-        let earlier = base.and_then(|base| base.files.get(&name));
+        let is_known = before.as_ref().is_some_and(|before| is_unchanged(&name, &manifest, before));
+        let earlier = base.filter(|_| is_known).and_then(|base| base.files.get(&name));
         let kept = kept_parts(&dir.join(&name), bytes, earlier).await?;
         let new = send(&dir.join(&name), kept.bytes(), bytes, &there, remote).await?;
         let mut parts = kept.parts;
@@ -160,6 +165,28 @@ async fn read(dir: PathBuf) -> Result<LocalSnapshot, SnapshotError> {
     .await
 }
 
+/// Reads the manifest of the index that `base` publishes. `None` if it cannot be read; all files are then read again.
+async fn published_manifest(remote: &RemoteIndex, base: &PublishedIndex) -> Option<Manifest> {
+    let [part] = base.files.get(MANIFEST)?.parts.as_slice() else { return None };
+    match remote.part(part).await {
+        Ok(json) => serde_json::from_slice(&json).ok(),
+        Err(error) => {
+            tracing::warn!(%error, place = remote.address, "cannot read the last manifest: comparing all files");
+            None
+        }
+    }
+}
+
+/// Returns `true` if the file `name` is that of the manifest `before` or, if it is a log, continues that one. An index
+/// that was built anew in the directory may have other files with the same names, sizes and ends.
+fn is_unchanged(name: &str, now: &Manifest, before: &Manifest) -> bool {
+    match now.files.get(name) {
+        Some(sum) => before.files.get(name) == Some(sum),
+        // A log has no checksum. It continues the earlier one if both belong to the same base snapshot.
+        None => now.files == before.files,
+    }
+}
+
 /// Lists the files of a snapshot with their sizes, without its manifest.
 fn local_files(manifest: &Manifest) -> Vec<(String, u64)> {
     let mut files: Vec<_> = manifest.files.iter().map(|(name, sum)| (name.clone(), sum.bytes)).collect();
@@ -168,8 +195,8 @@ fn local_files(manifest: &Manifest) -> Vec<(String, u64)> {
     files
 }
 
-/// Returns the parts of the earlier file with which the file of `bytes` bytes at `path` begins. Files are never
-/// rewritten; only logs grow.
+/// Returns the parts of the earlier file with which the file of `bytes` bytes at `path` begins. `earlier` is `None` for
+/// a file that [is not known](is_unchanged) to begin with them. Files are never rewritten; only logs grow.
 async fn kept_parts(path: &Path, bytes: u64, earlier: Option<&PublishedFile>) -> Result<PublishedFile, SnapshotError> {
     let Some(earlier) = earlier.filter(|earlier| earlier.bytes() <= bytes && !earlier.is_fragmented()) else {
         return Ok(PublishedFile::default());

@@ -16,6 +16,7 @@ use waymark_index::{
     build, commit, restore_snapshot,
 };
 
+use super::published::PART;
 use super::remote::part_path;
 use super::{PushOptions, RemoteIndex, Replica, SnapshotError, SnapshotLocation, push, sweep};
 use crate::embedding::Embedding;
@@ -131,6 +132,44 @@ async fn a_damaged_part_is_refused_and_the_old_snapshot_stays() {
     std::fs::write(&path, good).unwrap();
     assert!(replica.refresh().await.unwrap().is_some());
     assert!(finds(&live(dir.path()).current(), 10));
+}
+
+/// Removes the index in `dir` as `rm -rf DIR/*` does, which leaves the record of publications, and builds another one.
+/// Its passages take more than one part, and the text of the first document is in the first part.
+fn build_anew(dir: &Path, text: &str) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        } else {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
+    let filler = serde_json::Value::from("x".repeat(PART as usize));
+    let metadata = [("filler".to_owned(), filler)].into_iter().collect();
+    let first = Document { text: text.to_owned(), ..document(0) };
+    let second = Document { metadata: Some(metadata), ..document(1) };
+    let corpus = Corpus::from_documents("test", vec![first, second]);
+    build(corpus, &Embedding::Mock, dir, &BuildOptions::default(), &()).unwrap();
+}
+
+#[tokio::test]
+async fn an_index_that_was_built_anew_in_the_directory_is_published_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = tempfile::tempdir().unwrap();
+    for (text, number) in [("old words", 1), ("new words", 2)] {
+        build_anew(writer.path(), text);
+        let pushed = push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+        assert_eq!((pushed.number, pushed.snapshot), (number, 1));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    Replica::open(dir.path(), remote).unwrap().refresh().await.unwrap();
+    assert_eq!(all(dir.path()), all(writer.path()));
+    assert_eq!(all(dir.path()).unwrap()[0].text, "new words");
 }
 
 #[tokio::test]

@@ -19,10 +19,10 @@ use super::report::{MethodScores, RetrievalReport};
 
 /// Measures the recall of supporting passages for each search method.
 ///
-/// Each question is searched once at the largest cutoff and, in modes whose results depend on the number requested
-/// (hybrid, kag), once more at each smaller cutoff; times are those of the largest. Recall is the share of a question's
-/// supporting passages before each cutoff, averaged over questions. Questions with unknown or incomplete support are
-/// left out and counted.
+/// Each question is searched once at the largest cutoff and, with methods whose results depend on the number requested
+/// (passage:fused, hybrid, kag), once more at each smaller cutoff; times are those of the largest. Recall is the share
+/// of a question's supporting passages before each cutoff, averaged over questions. Questions with unknown or
+/// incomplete support are left out and counted.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  waymark eval retrieval --index corpus.index --questions questions.jsonl --modes passage:bm25,graph,hybrid"
