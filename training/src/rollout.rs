@@ -155,7 +155,8 @@ pub fn rollout_policy(policy: &Policy, lease: Option<Lease>) -> Policy {
 }
 
 /// Answers every validation question of `question_sets` once, with the sampling parameters that the policy is served
-/// with. The seeds are the same in every call, so two measurements differ only by the policy.
+/// with. Searches are priced by `cost`, and the evidence is measured by `evidence`. The seeds are the same in every
+/// call, so two measurements differ only by the policy.
 ///
 /// # Errors
 /// Same as [`rollouts`].
@@ -165,13 +166,14 @@ pub async fn measure(
     concurrent: usize,
     seed: u64,
     cost: Cost,
+    evidence: EvidenceMeasure,
 ) -> Result<Vec<Rollout>, TrainError> {
     let asked: Vec<(&QuestionSet, &Question)> =
         question_sets.iter().flat_map(|set| set.validation.iter().map(move |question| (set, question))).collect();
     // Nothing is overridden: the policy is measured with the parameters that it is served with.
     let sampling = Sampling::default();
     let seed = seeding::seed(seed, "validation", 0);
-    let plan = RolloutPlan { cost, ..RolloutPlan::new(&sampling, concurrent, seed) };
+    let plan = RolloutPlan { cost, evidence, ..RolloutPlan::new(&sampling, concurrent, seed) };
     Ok(rollouts(policy, &asked, &plan).await?.rollouts)
 }
 
@@ -286,7 +288,7 @@ async fn play(
 pub struct RolloutJudge {
     /// Cost model of searches.
     pub cost: Cost,
-    /// If `true`, parts of the policy's turns may have been written for it.
+    /// If `true`, the mode of a search may have been written for the policy, which is no violation of the format.
     pub steered: bool,
     /// Measure of the evidence (P) of the samples.
     pub evidence: EvidenceMeasure,
@@ -302,9 +304,77 @@ impl RolloutJudge {
         trajectory: Trajectory,
         task: SampleTask,
     ) -> (Sample, evaluate::EpisodeRow) {
-        let row = evaluate::EpisodeRow::of(runtime, policy, self.steered, question, &trajectory, &self.cost);
+        let mut row = evaluate::EpisodeRow::of(runtime, policy, self.steered, question, &trajectory, &self.cost);
         let support = self.evidence.of(&evaluate::retrieved(&trajectory.evidence), &question.support);
         let without = question.without.clone();
-        (Sample { support, without, ..Sample::from_trajectory(trajectory, task) }, row)
+        let sample = Sample { support, without, ..Sample::from_trajectory(trajectory, task) };
+        // The row of a steered episode allows any forced text, but only a mode may be written for the policy.
+        row.valid &= !sample.is_forced();
+        (sample, row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use waymark_agent::Budget;
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::*;
+    use crate::data::scripted::{Author, ScriptedGenerator};
+    use crate::tiny::OnePassage;
+
+    /// Room for all tokens of an episode: the tokenizer has one per byte.
+    const ROOM: usize = 1 << 16;
+
+    /// Token of the byte tokenizer that ends a turn.
+    const TURN_END: u32 = 257;
+
+    /// Author of prepared texts, one for each generation.
+    struct PreparedTexts(VecDeque<&'static str>);
+
+    impl Author for PreparedTexts {
+        fn turn(&mut self, _: Option<&str>) -> String {
+            self.0.pop_front().unwrap_or_default().to_owned()
+        }
+    }
+
+    /// Evaluates an episode in which the mode of the only search is written for the policy. `end` holds the texts after
+    /// the evidence.
+    async fn steered(end: &[&'static str]) -> (Sample, evaluate::EpisodeRow) {
+        let mut texts = VecDeque::from(["<search>", " Where is it? </search>"]);
+        texts.extend(end);
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let author = Arc::new(Mutex::new(PreparedTexts(texts)));
+        let script = ScriptedGenerator::new(Arc::clone(&tokenizer), author, ROOM).with_turn_end(Some(TURN_END));
+        let runtime = Runtime::new(script, tokenizer, None, vec![TURN_END], Some(Arc::new(OnePassage)));
+        let mut policy = Policy::builtin("routerag").unwrap();
+        policy.budget = Budget {
+            turns: 1,
+            turn_tokens: ROOM / 16,
+            observation_tokens: ROOM / 16,
+            sampled_tokens: ROOM,
+            context_tokens: ROOM,
+            ..Budget::default()
+        };
+        let question =
+            Question { question: "Where is it?".into(), answers: vec!["Paris".into()], ..Question::default() };
+        let options =
+            EpisodeOptions { guided: Some(false), first_mode: Some(Mode::Passage), ..EpisodeOptions::default() };
+        let trajectory = evaluate::play(&runtime, &policy, &question.question, options).await.unwrap();
+        let judge = RolloutJudge { steered: true, ..RolloutJudge::default() };
+        judge.evaluate(&runtime, &policy, &question, trajectory, SampleTask::default())
+    }
+
+    #[tokio::test]
+    async fn a_mode_may_be_written_for_the_policy_but_no_answer() {
+        let (own, row) = steered(&["<answer> Paris </answer>"]).await;
+        assert!(!own.forced.is_empty() && !own.is_forced() && row.valid, "{}", own.text);
+        let (forced, row) = steered(&["I do not know.", " Paris </answer>"]).await;
+        assert_eq!(forced.answer.as_deref(), Some("Paris"));
+        assert!(forced.is_forced() && !row.valid, "{}", forced.text);
     }
 }

@@ -66,8 +66,8 @@ pub struct Sample {
     /// Trajectory whose tokens this one continues. `None` if it has a beginning of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<BranchOrigin>,
-    /// Vocabulary of the token ids, as computed by [`hash::vocabulary`](crate::hash::vocabulary). `None` in files
-    /// written before this field existed.
+    /// Vocabulary of the token ids, as computed by [`hash::vocabulary`](crate::hash::vocabulary). `None` if it is not
+    /// known, as in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<String>,
     /// If `true`, the answer is a guess of a teacher that did not find it.
@@ -344,7 +344,8 @@ impl Sample {
     }
 
     /// Returns the index of the first token of the policy's turn `turn`, counted from 0. Environment tokens separate
-    /// any two turns. Returns the number of tokens if there is no such turn.
+    /// any two turns; a turn without tokens is not counted, see [`has_every_turn`](Self::has_every_turn). Returns the
+    /// number of tokens if there is no such turn.
     pub fn turn_start(&self, turn: usize) -> usize {
         self.turn(turn).start
     }
@@ -357,20 +358,25 @@ impl Sample {
 
     fn turn(&self, turn: usize) -> Range<usize> {
         let length = self.tokens.len();
+        let run = self.policy_runs().nth(turn).unwrap_or(length..length);
+        // Spans of a sample that was not checked may be longer than its tokens.
+        run.start.min(length)..run.end.min(length)
+    }
+
+    /// Returns `true` if each turn with an action has tokens. A turn of the training variant may have none, and a
+    /// response may be cut before its last turn: then the turns cannot be told from the origins of the tokens.
+    pub fn has_every_turn(&self) -> bool {
+        self.policy_runs().count() == self.actions.len()
+    }
+
+    /// Returns the runs of tokens that the policy wrote after the prompt, one for each turn with tokens.
+    fn policy_runs(&self) -> impl Iterator<Item = Range<usize>> {
         let mut at = 0usize;
-        let mut turns = 0;
-        for &OriginRun(origin, run) in &self.origins {
-            let end = at.saturating_add(run);
-            if origin == Origin::Policy && at >= self.prompt_tokens {
-                if turns == turn {
-                    // Spans of a sample that was not checked may be longer than its tokens.
-                    return at.min(length)..end.min(length);
-                }
-                turns += 1;
-            }
-            at = end;
-        }
-        length..length
+        self.origins.iter().filter_map(move |&OriginRun(origin, run)| {
+            let start = at;
+            at = at.saturating_add(run);
+            (origin == Origin::Policy && start >= self.prompt_tokens).then_some(start..at)
+        })
     }
 
     /// Returns the log-probability of each token at sampling time. `None` for tokens that were not sampled.

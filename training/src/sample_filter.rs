@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use waymark_agent::Action;
+use waymark_agent::metric::normalize;
 
 use crate::reward::ExactMatch;
 use crate::reward::extract::closed_answer;
@@ -62,8 +63,16 @@ impl SampleFilter {
         // A turn without an action counts as executed if the policy got another try.
         sample.actions.iter().all(|act| act.executed && act.action != Action::Invalid)
             && sample.evidence.iter().all(|found| !found.cached && found.error.is_none())
+            && !repeats_search(sample)
             && if self.wrong { closed_answer(sample).is_some() } else { is_right(sample) }
     }
+}
+
+/// Returns `true` if two searches have the same mode, words and entities. Only the serving loop answers a repeated
+/// search from its cache, so `cached` alone does not tell.
+fn repeats_search(sample: &Sample) -> bool {
+    let mut seen = HashSet::new();
+    !sample.evidence.iter().all(|found| seen.insert((found.mode, normalize(&found.query), &found.entities)))
 }
 
 fn is_right(sample: &Sample) -> bool {
@@ -84,15 +93,17 @@ mod tests {
     use crate::reward::tests::searched;
     use crate::sample::TurnAction;
 
-    /// Creates answer number `at` to a question, after `searches` searches.
+    /// Creates answer number `at` to a question, after `searches` different searches.
     fn sample(at: u32, question: &str, answer: &str, searches: usize) -> Sample {
-        Sample {
+        let mut sample = Sample {
             question_id: question.to_owned(),
             golds: vec!["Paris".to_owned()],
             answer: Some(answer.to_owned()),
             tokens: vec![at],
             ..searched("", &vec![(Mode::Passage, 0.1); searches])
-        }
+        };
+        sample.evidence.iter_mut().for_each(|found| found.query = format!("query {}", found.turn));
+        sample
     }
 
     fn sieve(searches: RangeInclusive<usize>, per_question: usize, seed: u64) -> SampleFilter {
@@ -136,6 +147,20 @@ mod tests {
         assert_eq!(kept.len(), 1);
         assert!(kept == [0] || kept == [8], "{kept:?}");
         assert_eq!(sieve(0..=3, 9, 1).keep(&samples).len(), 3);
+    }
+
+    /// As in the training variant of a policy, whose loop executes a repeated search again.
+    #[test]
+    fn a_repeated_search_is_noticed_without_a_cache() {
+        let mut again = sample(0, "q", "Paris", 2);
+        again.evidence[1].query = "Query 1.".to_owned();
+        assert!(sieve(1..=2, 9, 1).keep(&[again.clone()]).is_empty());
+        let mut elsewhere = again.clone();
+        elsewhere.evidence[1].mode = Mode::Graph;
+        let mut about = again;
+        about.tokens = vec![1];
+        about.evidence[1].entities = vec!["Paris".to_owned()];
+        assert_eq!(sieve(1..=2, 9, 1).keep(&[elsewhere, about]), [0, 1]);
     }
 
     #[test]

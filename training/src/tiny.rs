@@ -4,11 +4,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, TensorView};
-use waymark_agent::{Policy, Runtime};
+use waymark_agent::{
+    Action, ActionOutcome, AllowedActions, Budget, Conversation, Format, Guide, Injected, Policy, PolicySearch,
+    Protocol, ProtocolPrompt, ReadingRule, Runtime, Search, SearchError, SearchQuery, SegmentKind, Tags,
+};
 use waymark_engine::{CpuBackend, Engine, EngineConfig, KvBudget};
+use waymark_index::{Evidence, Hit, HitPath, Mode, Passage};
 use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Lora, Module, Tune};
 use waymark_models::kernel::Team;
@@ -141,6 +146,73 @@ pub(crate) fn bandit(runtime: &Runtime) -> (QuestionSet, Policy) {
     };
     let text = "name = \"bandit\"\nprotocol = \"plain\"\n[budget]\nturn_tokens = 8\nsampled_tokens = 8\n";
     (field, Policy::parse(text, Path::new("policy.toml")).unwrap())
+}
+
+/// Search that finds the same passage of eight words for every query.
+#[derive(Debug)]
+pub(crate) struct OnePassage;
+
+impl Search for OnePassage {
+    fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        let text = "Paris lies in France, as does Lyon.".to_owned();
+        let passage = Passage { id: "1".to_owned(), title: "Paris".to_owned(), text };
+        let hit = Hit { rank: 1, score: 1.0, passage, metadata: None, path: HitPath::default() };
+        Box::pin(async move { Ok(Evidence::of(1, query.wanted.mode, vec![hit])) })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage, Mode::Graph, Mode::Hybrid]
+    }
+}
+
+/// Another protocol, except that every turn is the same search, whatever the model writes.
+#[derive(Debug)]
+struct AlwaysSearching(Arc<dyn Protocol>);
+
+impl Protocol for AlwaysSearching {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn prompt(&self, conversation: &Conversation, guided: bool) -> ProtocolPrompt {
+        self.0.prompt(conversation, guided)
+    }
+
+    fn tags(&self) -> &'static Tags {
+        self.0.tags()
+    }
+
+    fn stops(&self) -> &'static [&'static str] {
+        self.0.stops()
+    }
+
+    fn parse(&self, _: &str, _: ReadingRule) -> Action {
+        Action::Search(PolicySearch::plain("where?"))
+    }
+
+    fn observation(&self, outcome: &ActionOutcome<'_>, format: Format) -> Vec<Injected> {
+        self.0.observation(outcome, format)
+    }
+
+    fn budget(&self) -> Budget {
+        self.0.budget()
+    }
+
+    fn force_answer(&self, writing: SegmentKind) -> Option<String> {
+        self.0.force_answer(writing)
+    }
+
+    fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
+        self.0.guide(offer)
+    }
+}
+
+/// Policy that searches for passages once, and is then asked for an answer.
+pub(crate) fn searching() -> Policy {
+    let text = "name = \"searching\"\nprotocol = \"routerag\"\n[budget]\nturns = 1\nturn_tokens = 8\n";
+    let policy = Policy::parse(text, Path::new("policy.toml")).unwrap();
+    let protocol: Arc<dyn Protocol> = Arc::new(AlwaysSearching(Arc::clone(&policy.protocol)));
+    Policy { protocol, ..policy }
 }
 
 /// Moves an adapter away from its initial values, half of which are zero.

@@ -34,7 +34,7 @@ use crate::store;
 
 /// Version of the lesson builder, stored in the facts. It is incremented whenever the same recipe and data yield other
 /// lessons, so that no build resumes the output of an older builder.
-const BUILDER: i64 = 5;
+const BUILDER: i64 = 6;
 
 /// Builds trajectories for the cold start.
 ///

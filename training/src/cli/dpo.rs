@@ -20,6 +20,7 @@ use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
 use crate::dpo::{self, DpoGoal, DpoTraining};
+use crate::hash;
 use crate::ledger::RunLedger;
 use crate::recipe::dpo::DpoReference;
 use crate::recipe::{Dpo, Recipe};
@@ -124,6 +125,7 @@ impl Args {
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
                 question_args::log_hops(&question_sets);
             }
+            let vocabulary = hash::vocabulary(&runtime.tokenizer);
             let training = DpoTraining {
                 settings,
                 seed: recipe.seed,
@@ -131,6 +133,7 @@ impl Args {
                 question_sets: &question_sets,
                 policy: &policy,
                 engine: &runtime.engine,
+                vocabulary: &vocabulary,
                 initial: &initial,
                 adapter_dir: adapter_dir.path().join("adapter"),
             };

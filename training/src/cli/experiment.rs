@@ -9,7 +9,7 @@ use waymark_runtime::config::LogFormat;
 use waymark_runtime::logging;
 
 use super::host_args::HostArgs;
-use crate::experiment::{ExperimentReport, ExperimentRun, RunnerOptions};
+use crate::experiment::{Experiment, ExperimentError, ExperimentReport, ExperimentRun, RunnerOptions};
 
 /// Notice at the beginning of a README that is written from a report.
 const NOTICE: &str = "<!-- Written by `train experiment --readme`; changes by hand are lost. -->\n\n";
@@ -51,13 +51,12 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "info", LogFormat::Text)?;
-        let name = self.file.file_stem().context("the description has no file name")?;
+        let dir = self.dir()?;
         let options = RunnerOptions {
-            dir: self.out.clone().unwrap_or_else(|| Path::new("runs").join(name)),
+            dir: dir.clone(),
             program: std::env::current_exe().context("cannot find the program itself")?,
             host_args: self.host_args(),
         };
-        let dir = options.dir.clone();
         let run = ExperimentRun::open(&self.file, options)?;
         if self.dry_run {
             return Ok(run.estimate(&mut anstream::stdout().lock())?);
@@ -71,6 +70,14 @@ impl Args {
         }
         tell(&report, &dir);
         Ok(())
+    }
+
+    /// Directory of the experiment.
+    fn dir(&self) -> Result<PathBuf, ExperimentError> {
+        match &self.out {
+            Some(dir) => Ok(dir.clone()),
+            None => Ok(Path::new("runs").join(Experiment::open(&self.file)?.name)),
+        }
     }
 
     /// Arguments of every job.
@@ -87,12 +94,12 @@ impl Args {
 fn tell(report: &ExperimentReport, dir: &Path) {
     for outcome in &report.endpoints {
         let endpoint = &outcome.endpoint;
-        let metric = endpoint.metric;
         anstream::println!(
-            "{metric} of {} against {}: {} ({}), {}",
+            "{} of {} against {}: {} ({}), {}",
+            endpoint.metric,
             endpoint.arm,
             endpoint.against,
-            metric.show_difference(outcome.difference),
+            outcome.show_difference(),
             outcome.show_interval(),
             if outcome.passed { "passed" } else { "not passed" },
         );
@@ -103,4 +110,31 @@ fn tell(report: &ExperimentReport, dir: &Path) {
         Some(false) => "the claim does not hold",
     };
     anstream::println!("{verdict}; the report is {}", dir.join("report.html").display());
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct ExperimentFlags {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_default_directory_is_named_after_the_experiment() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("copy.toml");
+        fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/headroom.toml"), &file).unwrap();
+        let dir = |flags: &[&str]| {
+            let flags = [&["experiment", file.to_str().unwrap()][..], flags].concat();
+            ExperimentFlags::try_parse_from(flags).unwrap().args.dir().unwrap()
+        };
+        assert_eq!(dir(&[]), Path::new("runs/headroom"));
+        assert_eq!(dir(&["--out", "elsewhere"]), Path::new("elsewhere"));
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail};
 use toml::{Table, Value};
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::Device;
@@ -21,6 +21,7 @@ use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
 use crate::grpo::{GrpoGoal, GrpoTraining};
+use crate::hash;
 use crate::ledger::RunLedger;
 use crate::recipe::{Grpo, GrpoReference, Recipe};
 use crate::traps::TrapTable;
@@ -131,6 +132,7 @@ impl Args {
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
                 question_args::log_hops(&question_sets);
             }
+            let vocabulary = hash::vocabulary(&runtime.tokenizer);
             let training = GrpoTraining {
                 settings,
                 seed: recipe.seed,
@@ -141,6 +143,7 @@ impl Args {
                 question_sets: &question_sets,
                 policy: &policy,
                 engine: &runtime.engine,
+                vocabulary: &vocabulary,
                 reference: &reference,
                 adapter_dir: adapter_dir.path().join("adapter"),
             };
@@ -194,33 +197,20 @@ impl Args {
 
     /// Range of the stages to train, and the number of steps in the stages before it.
     fn stages(&self, settings: &Grpo) -> anyhow::Result<(Range<usize>, u64)> {
-        let all = &settings.stages;
-        let stages = match self.stage {
-            None => 0..all.len(),
-            Some(stage) => {
-                ensure!((1..=all.len()).contains(&stage), "--stage {stage}: the recipe has {} stages", all.len());
-                ensure!(
-                    all[stage - 1].steps > 0,
-                    "--stage {stage}: the stage has no steps (grpo.stages of the recipe)"
-                );
-                stage - 1..stage
-            }
-        };
-        let earlier_steps = all[..stages.start].iter().map(|stage| stage.steps as u64).sum();
+        let stages = settings.stages_to_train(self.stage);
+        // Without --stage all stages are trained, which is never refused.
+        let stages = stages.map_err(|reason| anyhow!("--stage {}: {reason}", self.stage.unwrap_or_default()))?;
+        let earlier_steps = settings.stages[..stages.start].iter().map(|stage| stage.steps as u64).sum();
         Ok((stages, earlier_steps))
     }
 
     /// Fails if --reference is given but the recipe does not use a reference.
     fn check_reference(&self, settings: &Grpo) -> anyhow::Result<()> {
         let Some(dir) = &self.reference else { return Ok(()) };
-        let named = format!("--reference {}", dir.display());
-        let initial = settings.reference == GrpoReference::Initial;
-        ensure!(initial, "{named}: the recipe measures the divergence from the base model (grpo.reference = \"base\")");
-        ensure!(
-            settings.needs_reference(),
-            "{named}: the recipe uses no reference: grpo.loss.kl is 0 and there is no grpo.teacher"
-        );
-        Ok(())
+        match settings.reference_flaw() {
+            None => Ok(()),
+            Some(reason) => bail!("--reference {}: {reason}", dir.display()),
+        }
     }
 
     /// Loads the initial values into the learner, and returns them with the reference.

@@ -60,6 +60,9 @@ pub struct DpoTraining<'a> {
     pub policy: &'a Policy,
     /// Rollout engine, shared by all question sets.
     pub engine: &'a Engine,
+    /// Hash of the vocabulary of the base model, as computed by [`hash::vocabulary`](crate::hash::vocabulary). Stored
+    /// with each sample.
+    pub vocabulary: &'a str,
     /// Initial values of the run. They serve as the reference if the recipe says so, and as the ranker's encoder if all
     /// weights are trained; otherwise they are unused.
     pub initial: &'a [f32],
@@ -86,7 +89,7 @@ impl DpoTraining<'_> {
         ledger.trim_samples()?;
         let mut sample_writer = SampleWriter::open(&ledger.folder().samples())?;
         // The measurement at step 0 is the baseline; a resumed run already has it.
-        if ledger.state().step == 0 && self.validate(0, learner, ledger, observer).await?.is_break() {
+        if ledger.state().step == 0 && self.validate(&self.goals[0], 0, learner, ledger, observer).await?.is_break() {
             return Ok(());
         }
         loop {
@@ -137,7 +140,7 @@ impl DpoTraining<'_> {
             let mut go_on = observer.row(&row);
             // Validates before saving, so that the checkpoint's state includes this round's measurement.
             if step == last && go_on.is_continue() {
-                go_on = self.validate(before, learner, ledger, observer).await?;
+                go_on = self.validate(goal, before, learner, ledger, observer).await?;
             }
             if go_on.is_break() {
                 return Ok(go_on);

@@ -17,6 +17,7 @@ use crate::grpo::{logprobs, logprobs_under};
 use crate::ledger::{RunLedger, RunObserver};
 use crate::pack::TrainingSequence;
 use crate::recipe::dpo::{Branches, DpoReference};
+use crate::reward::evidence_measure::EvidenceMeasure;
 use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
 use crate::run::MetricsRow;
 use crate::sample::{PreferenceRecord, Sample, SampleView};
@@ -64,7 +65,10 @@ impl DpoTraining<'_> {
             self.roll(goal, step, self.questions(round), learner).await?;
         let rollout_seconds = began.elapsed().as_secs_f64();
         let score = goal.reward.score(&batch)?;
-        batch.iter_mut().zip(score).for_each(|(rollout, score)| rollout.sample.reward = Some(score));
+        for (rollout, score) in batch.iter_mut().zip(score) {
+            rollout.sample.reward = Some(score);
+            rollout.sample.tokenizer = Some(self.vocabulary.to_owned());
+        }
         let ranked = self.rank(&batch, learner, ledger)?;
         let pairs = select_pairs(goal, &batch, ranked.as_ref().filter(|ranked| ranked.selects));
         let likelihoods = self.reference_likelihoods(&pairs, &batch, learner)?;
@@ -157,9 +161,11 @@ impl DpoTraining<'_> {
     }
 
     /// Measures the policy with its own sampling parameters on the validation questions. The best round after the first
-    /// `before` steps has the highest mean EM; as in rewards, a forced answer counts as wrong.
+    /// `before` steps has the highest mean EM; as in rewards, a forced answer counts as wrong. Searches have the prices
+    /// of `goal`, the stage of the round.
     pub(super) async fn validate(
         &self,
+        goal: &DpoGoal,
         before: u64,
         learner: &Learner,
         ledger: &mut RunLedger,
@@ -170,9 +176,10 @@ impl DpoTraining<'_> {
         }
         let step = ledger.state().step;
         let concurrent = self.settings.concurrent;
-        let cost = self.settings.cost;
         let policy = self.serve(learner).await?;
-        let batch = measure(&policy, self.question_sets, concurrent, self.seed, cost).await?;
+        // As in the rollouts of a round, because `[dpo]` names no measure of the evidence.
+        let evidence = EvidenceMeasure::default();
+        let batch = measure(&policy, self.question_sets, concurrent, self.seed, goal.cost, evidence).await?;
         let merit =
             batch.iter().map(|rollout| unforced_exact_match(&rollout.sample)).sum::<f64>() / batch.len().max(1) as f64;
         let row = rollout_metrics::add_validation(

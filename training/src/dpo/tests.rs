@@ -4,11 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use waymark_agent::Sampling;
-use waymark_agent::metric::Cost;
+use waymark_agent::metric::{Cost, Prices};
+use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
 use waymark_runtime::embedding::Embedding;
+use waymark_runtime::evaluate::Question;
 
 use super::*;
+use crate::hash;
 use crate::recipe::dpo::{Branches, DpoReference};
 use crate::recipe::{Labels, Optimizer, Ranker};
 use crate::reward::RewardScorer;
@@ -68,6 +71,7 @@ async fn run(
     let (question_set, policy) = tiny::bandit(&runtime);
     let initial = learner.values().to_vec();
     let adapter_dir = tempfile::tempdir().unwrap();
+    let vocabulary = hash::vocabulary(&Tokenizer::bytes());
     let training = DpoTraining {
         settings,
         seed: 11,
@@ -75,6 +79,7 @@ async fn run(
         question_sets: &[question_set],
         policy: &policy,
         engine: &runtime.engine,
+        vocabulary: &vocabulary,
         initial: &initial,
         adapter_dir: adapter_dir.path().join("adapter"),
     };
@@ -114,6 +119,9 @@ async fn preferred_trajectories_become_more_probable() {
         let steps: Vec<u64> = samples.chunk_by(|a, b| a.step == b.step).map(|round| round[0].step).collect();
         let lasts: Vec<u64> = pairs.iter().map(|&pairs| 1 + 2 * (pairs as u64).div_ceil(3)).collect();
         assert_eq!(steps, (0..8).map(|at| 1 + lasts[..at].iter().sum::<u64>()).collect::<Vec<_>>());
+        // Other commands refuse the samples of another vocabulary.
+        let vocabulary = hash::vocabulary(&Tokenizer::bytes());
+        assert!(samples.iter().all(|sample| sample.tokenizer.as_ref() == Some(&vocabulary)));
         // The reference likelihoods of a pair are stored. If the policy itself is the reference, all margins start at
         // zero.
         let mut preferred = samples.iter().flat_map(|sample| &sample.preferred_to);
@@ -192,6 +200,42 @@ async fn a_stage_can_start_from_the_best_earlier_round() {
     assert_eq!(begun.state.best, Some((ends[0] as u64, 0.0)));
     assert!(begun.values == at(0, 0).values && begun.values != at(2, 0).values);
     assert_eq!(begun.optimizer.steps(), 0);
+}
+
+/// A stage whose reward has a cost model of its own prices searches by it, in rollouts and in measurements.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_has_the_price_of_its_stage_in_measurements() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let dir = temp.path().join("run");
+    let mut runtime = engine(&weights);
+    runtime.searcher = Some(Arc::new(tiny::OnePassage));
+    let question = Question { question: "where?".into(), ..Question::default() };
+    let question_set = QuestionSet {
+        name: "set".into(),
+        runtime: runtime.clone(),
+        index: None,
+        questions: vec![question.clone()],
+        validation: vec![question],
+    };
+    let cost = Cost::Model(Prices { passage: 3.0, shown: 0.0, ..Prices::default() });
+    let settings = settings();
+    let training = DpoTraining {
+        settings: &settings,
+        seed: 11,
+        goals: &[DpoGoal { cost, ..goal("dpo1", 1, StageStart::Last) }],
+        question_sets: &[question_set],
+        policy: &tiny::searching(),
+        engine: &runtime.engine,
+        vocabulary: "",
+        initial: &[],
+        adapter_dir: temp.path().join("adapter"),
+    };
+    let mut ledger = RunLedger::open(&dir, "test = 1\n", Optimizer::default(), settings.keep_last).unwrap();
+    // Stops at the first row, which is the measurement before the first round.
+    let mut observer = |_: &MetricsRow| -> ControlFlow<()> { ControlFlow::Break(()) };
+    training.train(&mut tiny::learner(&weights), &mut ledger, &mut observer).await.unwrap();
+    assert_eq!(numbers(&dir, "set/retrieval_cost"), [3.0]);
 }
 
 /// Ranker that trains fast enough for a few rounds.

@@ -148,8 +148,9 @@ pub struct EndpointOutcome {
     pub endpoint: Endpoint,
     /// Names of the evaluation sets.
     pub sets: Vec<String>,
-    /// Difference between the arms: the mean over sets of the mean over seeds and questions.
-    pub difference: f64,
+    /// Difference between the arms: the mean over sets of the mean over seeds and questions. `None` if the metric is
+    /// undefined for all questions of a set: then no bar is passed.
+    pub difference: Option<f64>,
     /// Bootstrap interval of the difference, over seeds and questions. `None` if the metric is undefined for all questions
     /// of a seed: then no bar that looks at the interval is passed.
     pub interval: Option<Interval>,
@@ -165,7 +166,7 @@ impl EndpointOutcome {
     /// Compares two arms.
     ///
     /// # Errors
-    /// If an arm of the endpoint has no results, or the metric is undefined for all questions of a set.
+    /// If an arm of the endpoint has no results, or the arms answered different questions.
     pub(super) fn of(
         experiment: &Experiment,
         endpoint: &Endpoint,
@@ -186,7 +187,11 @@ impl EndpointOutcome {
         });
         let by_seed: Vec<Option<f64>> = by_seed.collect();
         // Seeds are pooled within a set, and then each set counts alike, however many questions it has.
-        let difference = mean(&strata.iter().map(|set| mean(&known(&set.concat()))).collect::<Vec<_>>());
+        let of_set = |set: &Vec<Vec<Option<f64>>>| {
+            let values = known(&set.concat());
+            (!values.is_empty()).then(|| mean(&values))
+        };
+        let difference = strata.iter().map(of_set).collect::<Option<Vec<f64>>>().map(|sets| mean(&sets));
         let interval = Interval::of_seeds(&strata);
         Ok(EndpointOutcome {
             endpoint: endpoint.clone(),
@@ -197,6 +202,15 @@ impl EndpointOutcome {
             by_seed,
             passed: passes(endpoint, difference, interval),
         })
+    }
+
+    /// Returns the difference in words.
+    pub fn show_difference(&self) -> String {
+        let metric = self.endpoint.metric;
+        self.difference.map_or_else(
+            || "unknown, because a set has no question with a value in both arms".to_owned(),
+            |difference| metric.show_difference(difference),
+        )
     }
 
     /// Returns the interval in words.
@@ -210,9 +224,9 @@ impl EndpointOutcome {
 }
 
 /// Returns `true` if a difference passes the bar of its endpoint.
-fn passes(endpoint: &Endpoint, difference: f64, interval: Option<Interval>) -> bool {
-    let mean = Interval { low: difference, high: difference };
-    let judged = if endpoint.interval { interval } else { Some(mean) };
+fn passes(endpoint: &Endpoint, difference: Option<f64>, interval: Option<Interval>) -> bool {
+    let mean = difference.map(|difference| Interval { low: difference, high: difference });
+    let judged = if endpoint.interval { mean.and(interval) } else { mean };
     let Some(Interval { low, high }) = judged else { return false };
     endpoint.at_least.is_none_or(|bar| low >= bar) && endpoint.at_most.is_none_or(|bar| high <= bar)
 }
@@ -241,9 +255,16 @@ mod tests {
             (endpoint(None, Some(0.02), true), false),
             (endpoint(None, Some(0.0), false), false),
         ] {
-            assert_eq!(passes(&endpoint, 0.01, Some(interval)), passed, "{endpoint:?}");
+            assert_eq!(passes(&endpoint, Some(0.01), Some(interval)), passed, "{endpoint:?}");
         }
-        assert!(!passes(&endpoint(None, Some(0.0), true), -0.1, None), "an interval that is not known passes no bar");
+        assert!(
+            !passes(&endpoint(None, Some(0.0), true), Some(-0.1), None),
+            "an interval that is not known passes no bar"
+        );
+        for looks_at_interval in [false, true] {
+            let endpoint = endpoint(Some(-1.0), None, looks_at_interval);
+            assert!(!passes(&endpoint, None, Some(interval)), "a difference that is not known passes no bar");
+        }
     }
 
     #[test]

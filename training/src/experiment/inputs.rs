@@ -6,7 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use waymark_agent::Policy;
 use waymark_index::Manifest;
+use waymark_runtime::evaluate::Baseline;
 
 use super::error::ExperimentError;
 use super::file::Experiment;
@@ -50,6 +52,13 @@ impl Inputs {
                 return Err(ExperimentError::Field { path: path.to_owned(), field, reason });
             }
         }
+        for (at, arm) in experiment.arm.iter().enumerate() {
+            let check = arm.policy.as_deref().map_or(Ok(()), check_policy);
+            check.map_err(|reason| {
+                let field = format!("arm[{at}].policy");
+                ExperimentError::Field { path: path.to_owned(), field, reason }
+            })?;
+        }
         // Arms may also name protocols and baselines, which are part of the program.
         let arms = experiment.arm.iter().filter_map(|arm| arm.policy.as_deref()).map(Path::new);
         let stages = experiment.stage.iter().filter_map(|stage| stage.policy.as_deref());
@@ -91,6 +100,17 @@ impl Inputs {
             Some(what) => Err(ExperimentError::Changed { dir: dir.to_owned(), what: what.clone() }),
         }
     }
+}
+
+/// Refuses a policy that `train eval` would refuse: neither a directory, nor a protocol, nor a baseline. Returns the
+/// reason.
+fn check_policy(policy: &str) -> Result<(), String> {
+    if Path::new(policy).is_dir() || Policy::builtin(policy).is_some() || Baseline::named(policy).is_some() {
+        return Ok(());
+    }
+    let protocols = Policy::BUILTIN.join(", ");
+    let baselines = Baseline::names().collect::<Vec<_>>().join(", ");
+    Err(format!("unknown policy {policy:?}: expected a directory, one of {protocols}, or a baseline: {baselines}"))
 }
 
 fn hash_file(path: &Path) -> Result<String, ExperimentError> {

@@ -47,7 +47,7 @@ impl ArmResults {
     /// both arms are paired in their order. An arm without seeds is compared with every seed of the other arm.
     ///
     /// # Errors
-    /// If the arms or their seeds answered different questions, or no question has a value in both.
+    /// If the arms or their seeds answered different questions.
     pub(super) fn differences(
         &self,
         other: &ArmResults,
@@ -70,9 +70,6 @@ impl ArmResults {
             let pairs = own.iter().zip(theirs);
             // Differences are paired, so a question counts only if both arms have a value.
             seeds.push(pairs.map(|(a, b)| Some(metric.of(a)? - metric.of(b)?)).collect::<Vec<Option<f64>>>());
-        }
-        if seeds.iter().flatten().all(Option::is_none) {
-            return Err(refuse(format!("no question has a value of {metric} in both arms")));
         }
         Ok(seeds)
     }

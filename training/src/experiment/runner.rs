@@ -14,12 +14,12 @@ use waymark_runtime::evaluate::Question;
 use super::child::Trainer;
 use super::error::ExperimentError;
 use super::estimate;
-use super::file::{Experiment, StageKind};
+use super::file::{Experiment, Stage, StageKind};
 use super::inputs::Inputs;
 use super::jobs::{Job, JobKind, Layout, jobs};
 use super::report::ExperimentReport;
 use super::results::ArmResults;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, RecipeError};
 use crate::run::{RunError, RunFolder, durable, lock};
 use crate::store::SampleReader;
 use crate::traps::TrapTable;
@@ -60,27 +60,26 @@ impl ExperimentRun {
     /// Reads, checks and hashes the experiment in the file `path`.
     ///
     /// # Errors
-    /// If the description is invalid, a file that it names cannot be read, or an evaluation question is among those
-    /// that a stage trains on.
+    /// If the description is invalid, a file that it names cannot be read, a recipe does not fit its stage, or an
+    /// evaluation question is among those that a stage trains on.
     pub fn open(path: &Path, options: RunnerOptions) -> Result<ExperimentRun, ExperimentError> {
         let experiment = Experiment::open(path)?;
         let inputs = Inputs::of(&experiment, path)?;
         check_leaks(&experiment, path)?;
         let mut layout = Layout::new(options.dir);
         for (at, stage) in experiment.stage.iter().enumerate() {
-            // Read now, so that a mistake in the last recipe does not show after hours.
-            let recipe = Recipe::open(&stage.recipe, &stage.set).map_err(|error| ExperimentError::Field {
+            let refuse = |field: &str, reason: String| ExperimentError::Field {
                 path: path.to_owned(),
-                field: format!("stage[{at}].recipe"),
-                reason: error.to_string(),
-            })?;
+                field: format!("stage[{at}].{field}"),
+                reason,
+            };
+            // Read now, so that a mistake in the last recipe does not show after hours.
+            let recipe =
+                Recipe::open(&stage.recipe, &stage.set).map_err(|error| refuse("recipe", error.to_string()))?;
+            check_stage(&experiment, stage, &recipe).map_err(|(field, reason)| refuse(field, reason))?;
             // `sft` reads no reward, so a trap in another section of its recipe is never learned in this stage.
             if stage.kind != StageKind::Sft {
-                check_traps(&recipe).map_err(|reason| ExperimentError::Field {
-                    path: path.to_owned(),
-                    field: format!("stage[{at}].recipe"),
-                    reason,
-                })?;
+                check_traps(&recipe).map_err(|reason| refuse("recipe", reason))?;
             }
             if recipe.adapter.is_some() {
                 layout.add_base(stage, &recipe.base);
@@ -177,6 +176,32 @@ impl ExperimentRun {
         let results = experiment.arm.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         ExperimentReport::of(experiment, self.inputs.hash(), &results)
     }
+}
+
+/// Refuses a stage that the trainer would refuse, hours later, because of its recipe. Returns the field and the reason.
+fn check_stage(experiment: &Experiment, stage: &Stage, recipe: &Recipe) -> Result<(), (&'static str, String)> {
+    let lacks = |error: RecipeError| ("recipe", error.to_string());
+    let (field, measured) = match stage.kind {
+        StageKind::Sft => {
+            recipe.sft(&stage.recipe).map_err(lacks)?;
+            return Ok(());
+        }
+        StageKind::Grpo => {
+            let settings = recipe.grpo(&stage.recipe).map_err(lacks)?;
+            if let Err(reason) = settings.stages_to_train(stage.part) {
+                return Err(("part", reason));
+            }
+            if let Some(reason) = settings.reference_flaw().filter(|_| stage.reference.is_some()) {
+                return Err(("reference", reason.to_owned()));
+            }
+            ("grpo.validation", settings.validation)
+        }
+        StageKind::Dpo => ("dpo.validation", recipe.dpo(&stage.recipe).map_err(lacks)?.validation),
+    };
+    if measured == 0 && experiment.training.iter().any(|set| set.validation.is_some()) {
+        return Err(("recipe", format!("{field} = 0: set it above 0, or give no `validation` under [[training]]")));
+    }
+    Ok(())
 }
 
 /// Refuses a recipe with a reward trap that it does not allow. Returns the reason.

@@ -4,9 +4,11 @@
 use std::path::Path;
 
 use proptest::prelude::*;
+use waymark_index::{BuildOptions, Corpus, Document, build};
+use waymark_runtime::embedding::Embedding;
 
 use super::jobs::{JobKind, Layout, jobs};
-use super::{Experiment, StageKind};
+use super::{Experiment, ExperimentRun, RunnerOptions, StageKind};
 use crate::recipe::Recipe;
 use crate::traps::TrapTable;
 
@@ -214,6 +216,84 @@ async fn stages_of_committed_experiments_have_valid_recipes_without_traps() {
         }
     }
     assert!(stages > 20, "{stages}");
+}
+
+/// Description of an experiment over the files in `dir`, with the lines `stage` in a stage and a policy for an arm.
+/// `RECIPE` in the lines becomes the path of the stage's recipe.
+fn with_stage(dir: &Path, stage: &str, policy: &str) -> String {
+    let dir = dir.display();
+    let text = format!(
+        r#"
+name = "one"
+claim = "Training helps."
+embedder = "mock"
+[[training]]
+questions = "{dir}/train.jsonl"
+validation = "{dir}/held_out.jsonl"
+index = "{dir}/index"
+[[evaluation]]
+name = "words"
+questions = "{dir}/words.jsonl"
+index = "{dir}/index"
+[[stage]]
+name = "trained"
+recipe = "RECIPE"
+{stage}
+[[arm]]
+name = "own"
+stage = "trained"
+[[arm]]
+name = "fixed"
+policy = "{policy}"
+[[endpoint]]
+metric = "em"
+arm = "own"
+against = "fixed"
+at_least = 0.0
+"#
+    );
+    text.replace("RECIPE", concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/routerag-smollm2.toml"))
+}
+
+/// Otherwise the mistake would show after hours, when the trainer refuses its arguments.
+#[test]
+fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    for name in ["train", "held_out", "words"] {
+        let line = format!("{{\"question\": \"What is in {name}?\", \"answers\": [\"a\"]}}\n");
+        std::fs::write(dir.join(format!("{name}.jsonl")), line).unwrap();
+    }
+    let document = |name: &str| Document {
+        id: name.to_owned(),
+        title: name.to_owned(),
+        text: format!("{name} is a word"),
+        triples: None,
+        metadata: None,
+    };
+    let corpus = Corpus::from_documents("words", ["w1", "w2"].map(document).to_vec());
+    build(corpus, &Embedding::Mock, &dir.join("index"), &BuildOptions::default(), &()).unwrap();
+    let path = dir.join("one.toml");
+    let open = |stage: &str, policy: &str| {
+        std::fs::write(&path, with_stage(dir, stage, policy)).unwrap();
+        let options = RunnerOptions { dir: dir.join("out"), program: "train".into(), host_args: Vec::new() };
+        ExperimentRun::open(&path, options).map(drop).map_err(|error| error.to_string())
+    };
+    for policy in ["plain", "passage-rag", dir.join("index").to_str().unwrap()] {
+        assert_eq!(open("kind = \"grpo\"\npart = 2", policy), Ok(()));
+    }
+    let late = "[[stage]]\nname = \"late\"\nkind = \"grpo\"\nrecipe = \"RECIPE\"\nreference = \"trained\"";
+    let unused = format!("kind = \"grpo\"\n{late}\nset = [\"grpo.loss.kl=0.0\"]");
+    for (stage, policy, field, reason) in [
+        ("kind = \"grpo\"\npart = 5", "plain", "stage[0].part", "the recipe has 2 stages"),
+        ("kind = \"dpo\"", "plain", "stage[0].recipe", "no section [dpo]"),
+        ("kind = \"grpo\"\nset = [\"grpo.validation=0\"]", "plain", "stage[0].recipe", "grpo.validation = 0"),
+        (unused.as_str(), "plain", "stage[1].reference", "uses no reference"),
+        ("kind = \"grpo\"", "polcies/typo", "arm[1].policy", "unknown policy \"polcies/typo\""),
+    ] {
+        let message = open(stage, policy).unwrap_err();
+        assert!(message.contains(&format!(": {field}: ")) && message.contains(reason), "{stage}: {message}");
+    }
 }
 
 proptest! {

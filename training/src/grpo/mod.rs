@@ -58,6 +58,9 @@ pub struct GrpoTraining<'a> {
     pub policy: &'a Policy,
     /// Rollout engine, shared by all question sets.
     pub engine: &'a Engine,
+    /// Hash of the vocabulary of the base model, as computed by [`hash::vocabulary`](crate::hash::vocabulary). Stored
+    /// with each sample.
+    pub vocabulary: &'a str,
     /// Values of the reference, which is also the teacher. Unused if the adapter's base model is the reference, or if
     /// there is neither a divergence nor a teacher.
     pub reference: &'a [f32],
@@ -179,6 +182,7 @@ impl GrpoTraining<'_> {
         for ((rollout, reward), &advantage) in batch.iter_mut().zip(scores).zip(&advantages) {
             rollout.sample.reward = Some(reward);
             rollout.sample.advantage = Some(advantage);
+            rollout.sample.tokenizer = Some(self.vocabulary.to_owned());
             sample_writer.append(&rollout.sample)?;
         }
         let row = rollout_metrics::add_rollouts(ledger.row(step, &goal.phase), &batch);

@@ -8,6 +8,7 @@ use waymark_runtime::evaluate::Question;
 
 use super::GrpoTraining;
 use crate::ledger::{RunLedger, RunObserver};
+use crate::recipe::Grpo;
 use crate::reward::route_shares::RouteShares;
 use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
 use crate::sft::VALIDATION;
@@ -77,7 +78,8 @@ impl GrpoTraining<'_> {
         let step = ledger.state().step;
         let (goal, before) = self.goal(step);
         let policy = self.serve(learner).await?;
-        let batch = measure(&policy, self.question_sets, self.settings.concurrent, self.seed, goal.cost).await?;
+        let Grpo { concurrent, evidence, .. } = *self.settings;
+        let batch = measure(&policy, self.question_sets, concurrent, self.seed, goal.cost, evidence).await?;
         let merit = goal.merit(&batch)?;
         let row = rollout_metrics::add_validation(
             ledger.row(step, VALIDATION).with("validation_merit", merit),

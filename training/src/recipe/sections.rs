@@ -1,5 +1,7 @@
 //! Sections of a recipe: optimizer, supervised training and GRPO.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use waymark_agent::Sampling;
 use waymark_agent::metric::Cost;
@@ -198,6 +200,33 @@ impl Grpo {
     /// Returns `true` if the update needs the frozen reference model.
     pub fn needs_reference(&self) -> bool {
         self.loss.kl > 0.0 || self.active_teacher().is_some()
+    }
+
+    /// Returns the reason why no other policy can be given as the reference. `None` if one can.
+    pub fn reference_flaw(&self) -> Option<&'static str> {
+        if self.reference == GrpoReference::Base {
+            Some("the recipe measures the divergence from the base model (grpo.reference = \"base\")")
+        } else if !self.needs_reference() {
+            Some("the recipe uses no reference: grpo.loss.kl is 0 and there is no grpo.teacher")
+        } else {
+            None
+        }
+    }
+
+    /// Returns the range of the stages to train: the one with this number, from 1, or all for `None`.
+    ///
+    /// # Errors
+    /// The reason why the stage cannot be trained.
+    pub fn stages_to_train(&self, number: Option<usize>) -> Result<Range<usize>, String> {
+        let count = self.stages.len();
+        let Some(number) = number else { return Ok(0..count) };
+        if !(1..=count).contains(&number) {
+            return Err(format!("the recipe has {count} stages"));
+        }
+        if self.stages[number - 1].steps == 0 {
+            return Err("the stage has no steps (grpo.stages of the recipe)".to_owned());
+        }
+        Ok(number - 1..number)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Extraction of answers from decoded sequences, as in the reference programs.
 
-use waymark_agent::Policy;
 use waymark_agent::metric::strip;
+use waymark_agent::{ActionOutcome, Format, Injected, Policy};
 
 use crate::sample::Sample;
 
@@ -28,21 +28,31 @@ pub fn last_answer(reply: &str) -> Option<&str> {
     between(reply, "answer").last().map(|answer| strip(answer))
 }
 
-/// Returns the answer after the last `<answer>` of a reply, trimmed. `None` if it is not closed. Unlike [`last_answer`], it
-/// never pairs a tag that the environment named with one that the policy wrote.
-fn last_closed(reply: &str) -> Option<&str> {
-    let (_, after) = reply.rsplit_once("<answer>")?;
-    let (answer, _) = after.split_once("</answer>")?;
-    Some(strip(answer))
-}
-
-/// Returns the last answer that the policy wrote and closed by itself. A forced answer after the last turn earns
-/// nothing, as in the references, whose loops end there: if it were rewarded, policies would learn to search until
-/// the answer is forced. For protocols without answer tags (TeaRAG, plain), returns the answer that the loop parsed.
+/// Returns the last answer that the policy wrote and closed by itself, read like [`last_answer`]. A forced answer after
+/// the last turn earns nothing, as in the references, whose loops end there: if it were rewarded, policies would learn
+/// to search until the answer is forced. For protocols without answer tags (TeaRAG, plain), returns the answer that the
+/// loop parsed.
 pub(crate) fn closed_answer(sample: &Sample) -> Option<&str> {
     let tagged = has_answer_tag(&sample.protocol) && sample.text.contains("<answer>");
-    let answer = if tagged { last_closed(&sample.text) } else { sample.answer.as_deref() };
+    let answer = if tagged { last_written(&sample.protocol, &sample.text) } else { sample.answer.as_deref() };
     answer.filter(|_| !sample.is_forced())
+}
+
+/// Returns the last answer of an episode's text, trimmed. The environment's reply to a turn without an action may name
+/// tags: no tag before this reply, or within it, is paired with a tag after it.
+fn last_written<'t>(protocol: &str, text: &'t str) -> Option<&'t str> {
+    let reply = reply_to_invalid(protocol);
+    if reply.is_empty() {
+        return last_answer(text);
+    }
+    text.rsplit(reply.as_str()).find_map(last_answer)
+}
+
+/// Returns the environment's reply to a turn without an action. Empty if the protocol has none, or is not known.
+fn reply_to_invalid(protocol: &str) -> String {
+    let Some(policy) = Policy::builtin(protocol) else { return String::new() };
+    let reply = policy.protocol.observation(&ActionOutcome::Invalid(""), Format::Training);
+    reply.iter().map(Injected::text).collect()
 }
 
 /// Returns `false` if answers of the protocol have other marks than `<answer>`. Then such tags are not sanitized in
@@ -70,23 +80,49 @@ mod tests {
     use super::*;
     use crate::reward::tests::searched;
 
+    /// Closed answer of a trajectory in which the loop parsed the answer Rome.
+    fn closed(protocol: &str, text: &str) -> Option<String> {
+        let sample = Sample { protocol: protocol.to_owned(), answer: Some("Rome".to_owned()), ..searched(text, &[]) };
+        closed_answer(&sample).map(str::to_owned)
+    }
+
     #[test]
     fn a_tag_in_retrieved_text_is_no_answer_of_a_protocol_without_tags() {
         let text = "<Reference> Evidence 1: <answer>Paris</answer> </Reference> Final answer: Rome";
-        let ends = |protocol: &str| {
-            let sample =
-                Sample { protocol: protocol.to_owned(), answer: Some("Rome".to_owned()), ..searched(text, &[]) };
-            closed_answer(&sample).map(str::to_owned)
-        };
-        assert_eq!(ends("tearag").as_deref(), Some("Rome"));
-        assert_eq!(ends("plain").as_deref(), Some("Rome"));
-        assert_eq!(ends("routerag").as_deref(), Some("Paris"), "the tags of such a protocol are sanitized");
+        assert_eq!(closed("tearag", text).as_deref(), Some("Rome"));
+        assert_eq!(closed("plain", text).as_deref(), Some("Rome"));
+        assert_eq!(closed("routerag", text).as_deref(), Some("Paris"), "the tags of such a protocol are sanitized");
+    }
+
+    #[test]
+    fn a_closing_tag_ends_the_first_answer_that_is_open() {
+        for (text, answer) in [
+            ("<answer><answer>Paris</answer></answer>", Some("<answer>Paris")),
+            ("<answer>I am unsure. <answer>Paris</answer>", Some("I am unsure. <answer>Paris")),
+            ("<answer>Paris</answer> so <answer>x <search>q</search>", Some("Paris")),
+            ("<answer>Lyon</answer> so <answer> Paris </answer>", Some("Paris")),
+            ("<answer>Paris", None),
+        ] {
+            for protocol in ["routerag", "search-r1", "evo-rag", "path-router", "graphrag-r1"] {
+                assert_eq!(closed(protocol, text).as_deref(), answer, "{protocol}: {text}");
+            }
+        }
     }
 
     #[test]
     fn a_tag_that_the_environment_names_is_paired_with_no_other() {
-        let said = "one of <search>, <answer> and <refuse>, and close it.";
-        assert_eq!(last_closed(&format!("{said} <answer> Leeds </answer>")), Some("Leeds"));
-        assert_eq!(last_closed("between <answer> and </answer>. <answer> Par"), None);
+        for protocol in ["evo-rag", "search-r1", "routerag"] {
+            let reply = reply_to_invalid(protocol);
+            assert!(reply.contains("<answer>"), "{protocol}: {reply}");
+            for (text, answer) in [
+                (format!("I think.{reply}<answer> Leeds </answer>"), Some("Leeds")),
+                (format!("I think.{reply}<answer> Lee"), None),
+                (format!("<answer>Lyon{reply}<answer>Leeds</answer>"), Some("Leeds")),
+                (format!("<answer>Lyon{reply}Leeds</answer>"), None),
+                (format!("{reply}{reply}"), None),
+            ] {
+                assert_eq!(closed(protocol, &text).as_deref(), answer, "{text}");
+            }
+        }
     }
 }

@@ -266,8 +266,9 @@ mod tests {
     fn graph_r1_reads_the_messages_of_a_rollout() {
         let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
         let text = format!("<think>a</think>\n<query>b</query>{block}c</think>\n<answer>Paris</answer>");
+        let marked = text.replace("<think>a", "<think>a <knowledge>\n");
         let direct = "<think>a</think>\n<answer>Paris</answer>".to_owned();
-        for (text, expected) in [(text, 1.0), (direct, -0.5), ("Paris".to_owned(), -1.0)] {
+        for (text, expected) in [(text, 1.0), (marked, 1.0), (direct, -0.5), ("Paris".to_owned(), -1.0)] {
             let sample = Sample { text: text.clone(), ..sample("Paris", None, &[]) };
             assert_eq!(GraphR1.score(&[sample])[0].total, expected, "{text}");
         }

@@ -8,13 +8,15 @@ use waymark_agent::metric::{r1_searcher, strip};
 use super::{Reward, reward_value};
 use crate::sample::{RewardValue, Sample};
 
-/// Tags of a search, in order. The last entry is the start of the documents with the number of the first one.
-const TAGS: [&str; 5] = [
+/// Tags of a search, in order, and then two of them with what the environment writes next to them: the number of the
+/// first document, and the empty line after the documents.
+const TAGS: [&str; 6] = [
     "<|begin_of_query|>",
     "<|end_of_query|>",
     "<|begin_of_documents|>",
     "<|end_of_documents|>",
     "<|begin_of_documents|>\n(1)",
+    "<|end_of_documents|>\n\n",
 ];
 
 /// Maximum number of words of an answer (`reward_server_qwen_zero`).
@@ -60,7 +62,7 @@ impl Reward for SearcherReward {
 /// Reward of stage 1 for an instruction-tuned model: ±1 for an answer that contains all words of the accepted one, ½
 /// for searches that were all answered, and ½ for exactly one end of thought and one answer.
 pub fn first_stage(solution: &str, gold: &str) -> f64 {
-    let right = answer(solution).is_some_and(|answer| r1_searcher::covers_words(answer, gold));
+    let right = answer(solution).is_some_and(|answer| covers(answer, gold));
     let searched = solution.contains(TAGS[0]) && answered(solution, TAGS.len());
     let half = |holds: bool| if holds { 0.5 } else { 0.0 };
     (if right { 1.0 } else { -1.0 }) + half(searched) + half(closed(solution))
@@ -73,7 +75,7 @@ pub fn second_stage(solution: &str, gold: &str) -> f64 {
 }
 
 /// Reward for a base model: F1, minus 2 if the format is wrong. Long answers, answers with search tags, and solutions
-/// that continue as a chat also count as a wrong format.
+/// that name the assistant, as when they continue as a chat, also count as a wrong format.
 pub fn zero(solution: &str, gold: &str) -> f64 {
     let answer = answer(solution).unwrap_or_default();
     let plain = !answer.contains("begin_of_query") && !answer.contains("begin_of_documents");
@@ -82,14 +84,28 @@ pub fn zero(solution: &str, gold: &str) -> f64 {
         && plain
         && answer.split_whitespace().count() <= LONGEST
         && !chinese(solution)
+        && !solution.contains("Assistant")
         && !solution.contains("assistant");
     overlap(solution, gold) - if formed { 0.0 } else { 2.0 }
 }
 
-/// Returns the last answer, even if it is not closed.
+/// Returns the last answer. `None` if the solution has no closing tag; the reference does not check that the tag closes
+/// the last answer.
 fn answer(solution: &str) -> Option<&str> {
+    if !solution.contains("</answer>") {
+        return None;
+    }
     let (_, after) = solution.rsplit_once("<answer>")?;
     Some(strip(after.split_once("</answer>").map_or(after, |(answer, _)| answer)))
+}
+
+/// Returns `true` if an answer contains all words of the accepted one. If the accepted one has no words (`The`), only
+/// an answer without words contains them: the reference splits the empty text into one empty word.
+fn covers(answer: &str, gold: &str) -> bool {
+    if r1_searcher::normalize(gold).is_empty() {
+        return r1_searcher::normalize(answer).is_empty();
+    }
+    r1_searcher::covers_words(answer, gold)
 }
 
 fn overlap(solution: &str, gold: &str) -> f64 {
@@ -139,6 +155,11 @@ mod tests {
         )
     }
 
+    /// Rewards of all stages for the accepted answer Paris.
+    fn rewards(solution: &str) -> [f64; 3] {
+        [first_stage, second_stage, zero].map(|reward| reward(solution, "Paris"))
+    }
+
     #[test]
     fn samples_earn_what_their_solution_earns_for_the_best_answer() {
         let sample = |documents: &str, forced: Vec<(usize, usize)>| Sample {
@@ -160,15 +181,38 @@ mod tests {
 
     #[test]
     fn a_search_is_answered_by_numbered_documents_only() {
-        let rewards = |text: &str| [first_stage, second_stage, zero].map(|reward| reward(text, "Paris"));
         assert_eq!(rewards(&solution("(1)Paris is a city.\n")), [2.0, 1.0, 1.0]);
         for unnumbered in ["Paris is a city.\n", " (1)Paris\n", "(2)Paris\n", ""] {
             assert_eq!(rewards(&solution(unnumbered)), [1.5, 0.0, -1.0], "{unnumbered:?}");
         }
+        // The environment writes an empty line after the documents.
+        let glued = solution("(1)Paris\n").replace("\n\nc</think>", "\nc</think>");
+        assert_eq!(rewards(&glued), [1.5, 0.0, -1.0]);
         // One of two searches is not answered.
         let twice = format!("{}{}", solution("(1)x\n").split("c</think>").next().unwrap_or_default(), solution("x\n"));
         assert_eq!(rewards(&twice), [1.5, 0.0, -1.0]);
         // Without a search there is nothing to answer, which only stage 1 minds.
         assert_eq!(rewards("c</think>\n<answer>Paris</answer>"), [1.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn an_answer_that_is_not_closed_earns_nothing() {
+        assert_eq!(rewards("c</think>\n<answer>Paris"), [-1.0, -1.0, -2.0]);
+        // The reference is content with any closing tag.
+        assert_eq!(rewards("</answer>c</think>\n<answer>Paris"), [1.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn a_solution_may_not_name_the_assistant() {
+        for name in ["Assistant", "assistant"] {
+            let solution = format!("the {name} c</think>\n<answer>Paris</answer>");
+            assert_eq!(rewards(&solution), [1.5, 1.0, -1.0], "{name}");
+        }
+    }
+
+    #[test]
+    fn an_accepted_answer_without_words_is_covered_by_no_words_only() {
+        let reward = |answer: &str| first_stage(&format!("c</think>\n<answer>{answer}</answer>"), "The The");
+        assert_eq!(["Paris", "the", ""].map(reward), [-0.5, 1.5, 1.5]);
     }
 }

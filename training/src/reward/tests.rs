@@ -52,6 +52,11 @@ fn search_r1_and_route_rag() {
         assert_eq!(em, case.searchr1_qa_em, "{what}");
         assert_eq!(searched.map_or(0.0, |answer| share(contains(answer, &golds))), case.searchr1_qa_subem, "{what}");
 
+        // In retrieved blocks, Search-R1 looks for each character of a single answer (`is_retrieval_correct`).
+        let parts: Vec<String> = match &case.targets {
+            Golds::Many(golds) => golds.clone(),
+            Golds::One(gold) => gold.chars().map(String::from).collect(),
+        };
         let marked = whole.split_once("<|im_start|>assistant");
         assert_eq!(marked.is_some_and(|(_, reply)| FormatState::of(reply)), case.searchr1_format_is_valid.0, "{what}");
         for (worths, expected) in by_parameter(&case.rest, "searchr1_format_score_") {
@@ -59,7 +64,7 @@ fn search_r1_and_route_rag() {
             let [structure, answer, retrieval] = worths[..] else { panic!("{worths:?}") };
             let bonus = FormatBonus { structure, answer, retrieval };
             let reply = marked.map_or(whole.as_str(), |(_, reply)| reply);
-            let found = bonus.of(reply, searched, &golds);
+            let found = bonus.of(reply, searched, if em > 0.0 { &golds } else { &parts });
             assert!((found - expected.as_f64().unwrap()).abs() < 1e-9, "{what}: {bonus:?}");
         }
         route_rag(&case, &whole, &golds);
@@ -78,6 +83,8 @@ fn route_rag(case: &AnsweredCase, whole: &str, golds: &[String]) {
     let (_, reply) = whole.split_once("<|im_start|>assistant").unwrap();
     let em = ExactMatch::of(reply, golds);
     assert_eq!(Some(em), case.routerag_stage1_qa_em.as_f64(), "{what}");
+    let sample = Sample { golds: golds.to_vec(), ..searched(reply, &[]) };
+    assert_eq!(ExactMatch.score(&[sample])[0].total, em, "{what}");
     for (efficiency, expected) in by_parameter(&case.rest, "routerag_stage2_eff_") {
         let total = efficiency::efficiency_reward(em, efficiency.parse().unwrap());
         assert!((total - expected.as_f64().unwrap()).abs() < 1e-9, "{what}");

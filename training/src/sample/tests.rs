@@ -204,9 +204,12 @@ fn turns_lie_between_prompt_and_observations() {
     let token = |origin| Token { id: 1, origin, logprob: None, forced: false };
     let runs = [(Origin::Prompt, 3), (Origin::Policy, 2), (Origin::Environment, 4), (Origin::Policy, 1)];
     let tokens = runs.into_iter().flat_map(|(origin, run)| vec![token(origin); run]).collect();
-    let sample = Sample::from_trajectory(trajectory(tokens, 3, ""), SampleTask::default());
+    let mut sample = Sample::from_trajectory(trajectory(tokens, 3, ""), SampleTask::default());
     assert_eq!([0, 1, 2].map(|turn| sample.turn_start(turn)), [3, 9, 10]);
     assert_eq!([0, 1, 2].map(|turn| sample.turn_end(turn)), [5, 10, 10]);
+    assert!(!sample.has_every_turn(), "three actions, but two turns with tokens");
+    sample.actions.pop();
+    assert!(sample.has_every_turn());
 }
 
 #[test]

@@ -10,7 +10,11 @@ use crate::sample::{RetrievalRecord, Sample};
 /// the difference reaches `margin` (§3.3 and §3.4 of EVO-RAG's paper). A state is the sequence of actions so far,
 /// because the same actions find the same evidence; thoughts do not count. If several pairs have the same difference,
 /// the first one in the order of the samples is selected. A trajectory with a failed search is in no pair, because the
-/// policy did not cause the failure; a search in an unsupported mode is the policy's fault and excludes nothing.
+/// policy did not cause the failure; a search in an unsupported mode is the policy's fault and excludes nothing. A
+/// trajectory in which a turn has no tokens is in no pair either, because its turns cannot be told apart.
+///
+/// A forced answer differs from the same answer of the policy's own. It may be rejected but not chosen, because
+/// training would make the turn in which the policy gave no answer more probable.
 ///
 /// The paper pairs branches that start with different actions. Here a branch is everything the policy wrote from the
 /// turn of the split to the end of the episode, and its reward is that of the whole episode: the part before the split
@@ -31,20 +35,25 @@ impl Siblings {
     /// Same as [`pairs`](Self::pairs) with another measure than the reward: `ahead` returns the lead of the chosen
     /// trajectory.
     pub fn pairs_by(&self, group: &[&Sample], ahead: impl Fn(&Preference) -> f64) -> Vec<Preference> {
-        states(group).iter().filter_map(|state| self.widest(state, &ahead)).collect()
+        states(group).iter().filter_map(|state| self.widest(group, state, &ahead)).collect()
     }
 
     /// Selects every pair that splits at a state with a sufficient difference, not only the widest.
     pub fn all(&self, group: &[&Sample]) -> Vec<Preference> {
         let states = states(group);
-        let pairs = states.iter().flat_map(SharedState::pairs);
+        let pairs = states.iter().flat_map(|state| state.pairs(group));
         pairs.filter(|pair| self.reaches_margin(reward_difference(group, pair))).collect()
     }
 
     /// Pair of different branches with the largest difference.
-    fn widest(&self, state: &SharedState, ahead: impl Fn(&Preference) -> f64) -> Option<Preference> {
+    fn widest(
+        &self,
+        group: &[&Sample],
+        state: &SharedState,
+        ahead: &impl Fn(&Preference) -> f64,
+    ) -> Option<Preference> {
         let mut best: Option<(f64, Preference)> = None;
-        for pair in state.pairs() {
+        for pair in state.pairs(group) {
             let ahead = ahead(&pair);
             if self.reaches_margin(ahead) && best.is_none_or(|(most, _)| ahead > most) {
                 best = Some((ahead, pair));
@@ -68,15 +77,15 @@ pub(crate) struct SharedState {
 }
 
 impl SharedState {
-    /// All pairs of trajectories in different branches, in both orders.
-    fn pairs(&self) -> impl Iterator<Item = Preference> {
+    /// All pairs of trajectories in different branches, in both orders, except those whose chosen side was forced to
+    /// answer in the turn of the split.
+    fn pairs(&self, group: &[&Sample]) -> impl Iterator<Item = Preference> {
         let turn = self.turn;
         self.branches.iter().enumerate().flat_map(move |(at, branch)| {
             let others = self.branches.iter().enumerate().filter(move |(other, _)| *other != at);
             let others = others.flat_map(|(_, other)| other);
-            branch
-                .iter()
-                .flat_map(move |&chosen| others.clone().map(move |&rejected| Preference { chosen, rejected, turn }))
+            let own = branch.iter().filter(move |chosen| !is_forced_in(group[**chosen], turn));
+            own.flat_map(move |&chosen| others.clone().map(move |&rejected| Preference { chosen, rejected, turn }))
         })
     }
 }
@@ -87,8 +96,9 @@ pub(crate) fn states(group: &[&Sample]) -> Vec<SharedState> {
     // exclude the trajectory like other search errors do.
     let own = |found: &RetrievalRecord, error: &str| error == SearchError::Unsupported(found.mode).to_string();
     let is_fair = |found: &RetrievalRecord| found.error.as_deref().is_none_or(|error| own(found, error));
-    let has_fair_searches = |member: &usize| group[*member].evidence.iter().all(is_fair);
-    let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(has_fair_searches).collect())];
+    let has_fair_searches = |sample: &Sample| sample.evidence.iter().all(is_fair);
+    let takes_part = |member: &usize| has_fair_searches(group[*member]) && group[*member].has_every_turn();
+    let mut open: Vec<(usize, Vec<usize>)> = vec![(0, (0..group.len()).filter(takes_part).collect())];
     let mut states = Vec::new();
     while let Some((turn, members)) = open.pop() {
         let branches = branches(group, &members, turn);
@@ -107,9 +117,18 @@ fn reward_difference(group: &[&Sample], pair: &Preference) -> f64 {
     total(group[pair.chosen]) - total(group[pair.rejected])
 }
 
-/// Groups `members` by their next action. Trajectories that ended, for example at a limit, are in no branch.
+/// Returns `true` if the protocol forced an answer in this turn of a trajectory, counted from 0.
+fn is_forced_in(sample: &Sample, turn: usize) -> bool {
+    turn + 1 == sample.actions.len() && sample.is_forced()
+}
+
+/// Groups `members` by their next action; a forced answer differs from the same answer of the policy's own.
+/// Trajectories that ended, for example at a limit, are in no branch.
 fn branches(group: &[&Sample], members: &[usize], depth: usize) -> Vec<Vec<usize>> {
-    let next = |member: usize| -> Option<&Action> { group[member].actions.get(depth).map(|act| &act.action) };
+    let next = |member: usize| -> Option<(&Action, bool)> {
+        let act = group[member].actions.get(depth)?;
+        Some((&act.action, is_forced_in(group[member], depth)))
+    };
     let mut branches: Vec<Vec<usize>> = Vec::new();
     for &member in members.iter().filter(|&&member| next(member).is_some()) {
         match branches.iter_mut().find(|branch| next(branch[0]) == next(member)) {
@@ -123,11 +142,12 @@ fn branches(group: &[&Sample], members: &[usize], depth: usize) -> Vec<Vec<usize
 #[cfg(test)]
 mod tests {
     use waymark_agent::PolicySearch;
+    use waymark_engine::Origin;
     use waymark_index::Mode;
 
     use super::*;
     use crate::reward::tests::searched;
-    use crate::sample::{RewardValue, TurnAction};
+    use crate::sample::{OriginRun, RewardValue, TurnAction};
 
     /// Trajectory with this reward that searches for each of the words.
     fn sample(words: &str, worth: f64) -> Sample {
@@ -135,9 +155,20 @@ mod tests {
             let action = Action::Search(PolicySearch::plain(query));
             TurnAction { turn, action, executed: true, late: false, summary: None }
         };
-        let actions = words.split_whitespace().zip(1..).map(search).collect();
+        let actions: Vec<TurnAction> = words.split_whitespace().zip(1..).map(search).collect();
+        let turn = [OriginRun(Origin::Policy, 1), OriginRun(Origin::Environment, 1)];
+        let origins = turn.repeat(actions.len());
+        let tokens = vec![0; origins.len()];
         let reward = Some(RewardValue { total: worth, ..RewardValue::default() });
-        Sample { actions, reward, ..searched("", &[]) }
+        Sample { actions, origins, tokens, reward, ..searched("", &[]) }
+    }
+
+    /// Trajectory with this reward that answers at once. If `forced`, its only token was written for the policy.
+    fn answered(text: &str, worth: f64, forced: bool) -> Sample {
+        let mut sample = sample("search", worth);
+        sample.actions[0].action = Action::Answer { text: text.to_owned() };
+        sample.forced.extend(forced.then_some((0, 1)));
+        sample
     }
 
     /// Chosen index, rejected index, and turn of the split.
@@ -193,6 +224,35 @@ mod tests {
         // An unsupported mode does not exclude a trajectory.
         group[0].evidence[0].error = Some(SearchError::Unsupported(Mode::Passage).to_string());
         assert_eq!(pairs(&group), [(1, 2, 0), (1, 0, 1)]);
+    }
+
+    #[test]
+    fn a_forced_answer_is_rejected_but_never_chosen() {
+        let pairs = |group: &[Sample]| told(Siblings { margin: 0.2 }.pairs(&group.iter().collect::<Vec<_>>()));
+        let all = |group: &[Sample]| told(Siblings { margin: 0.2 }.all(&group.iter().collect::<Vec<_>>()));
+        // The same answer, once by the policy itself.
+        let same = [answered("Paris", 0.0, true), answered("Paris", 1.0, false)];
+        assert_eq!((pairs(&same), all(&same)), (vec![(1, 0, 0)], vec![(1, 0, 0)]));
+        let lucky = [answered("Paris", 1.0, true), answered("Rome", 0.0, false)];
+        assert_eq!((pairs(&lucky), all(&lucky)), (vec![], vec![]));
+        let three = [answered("Paris", 1.0, true), answered("Rome", 0.0, false), sample("a", 0.5)];
+        assert_eq!(pairs(&three), [(2, 1, 0)]);
+        // In an earlier turn, the trajectory chose by itself.
+        let mut later = sample("a b", 1.0);
+        later.actions[1].action = Action::Answer { text: "Paris".to_owned() };
+        later.forced = vec![(2, 1)];
+        assert_eq!(pairs(&[later, sample("c", 0.0)]), [(0, 1, 0)]);
+    }
+
+    /// In the training variant a turn may be empty, and the tokens of its neighbors would be taken for its own.
+    #[test]
+    fn a_trajectory_with_an_empty_turn_is_in_no_pair() {
+        let mut group = vec![sample("a b", 1.0), sample("a c", 0.0), sample("d", 0.5)];
+        let pairs = |group: &[Sample]| told(Siblings { margin: 0.2 }.pairs(&group.iter().collect::<Vec<_>>()));
+        assert_eq!(pairs(&group), [(0, 2, 0), (0, 1, 1)]);
+        // Its first turn has no tokens, so that one observation follows another one.
+        group[0].origins = vec![OriginRun(Origin::Environment, 2), OriginRun(Origin::Policy, 2)];
+        assert_eq!(pairs(&group), [(2, 1, 0)]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn endpoints(outcomes: &[EndpointOutcome]) -> Grid {
             arm.clone(),
             against.clone(),
             format!("{} ({} questions)", outcome.sets.join(", "), outcome.questions),
-            metric.show_difference(outcome.difference),
+            outcome.show_difference(),
             outcome.show_interval(),
             seeds.join(" "),
             bar(&outcome.endpoint),
@@ -103,14 +103,14 @@ fn bar(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Builds the drawing of a difference. `None` without an interval.
+/// Builds the drawing of a difference. `None` without a difference or an interval.
 fn whisker(outcome: &EndpointOutcome) -> Option<Whisker> {
     let Endpoint { metric, arm, against, at_least, at_most, .. } = &outcome.endpoint;
     let Interval { low, high } = outcome.interval?;
     Some(Whisker {
         label: format!("{metric}: {arm} − {against}"),
         low,
-        value: outcome.difference,
+        value: outcome.difference?,
         high,
         bar: at_least.or(*at_most).unwrap_or(0.0),
         passed: outcome.passed,

@@ -47,6 +47,9 @@ async fn the_reward_rises_and_rollouts_agree_with_the_learner() {
             && samples[..6].iter().all(|sample| sample.question == samples[0].question)
     );
     assert!(samples.iter().all(|sample| sample.count(Origin::Policy) <= 8));
+    // Other commands refuse the samples of another vocabulary.
+    let vocabulary = hash::vocabulary(&Tokenizer::bytes());
+    assert!(samples.iter().all(|sample| sample.tokenizer.as_ref() == Some(&vocabulary)));
 }
 
 /// Prompts recur from step to step, so KV cached under earlier weights would show here.
@@ -168,6 +171,7 @@ async fn separate_stages_continue_rate_and_questions() {
         question_sets: &question_sets,
         policy: &policy,
         engine: &runtime.engine,
+        vocabulary: "",
         reference: &[],
         adapter_dir: PathBuf::new(),
     };

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use waymark_agent::metric::Cost;
 use waymark_agent::{Runtime, Sampling};
+use waymark_models::tokenizer::Tokenizer;
 use waymark_models::weights::Weights;
 use waymark_runtime::embedding::Embedding;
 
 use super::*;
 use crate::advantage::Advantage;
+use crate::hash;
 use crate::policy_loss::PolicyLossTerms;
 use crate::recipe::Optimizer;
 use crate::reward::RewardScorer;
@@ -107,6 +109,7 @@ impl TestSetup<'_> {
     ) -> Vec<f32> {
         let Self { question_sets, policy, engine, goals, reference } = *self;
         let adapter_dir = tempfile::tempdir().unwrap();
+        let vocabulary = hash::vocabulary(&Tokenizer::bytes());
         let training = GrpoTraining {
             settings,
             seed: 11,
@@ -116,6 +119,7 @@ impl TestSetup<'_> {
             question_sets,
             policy,
             engine,
+            vocabulary: &vocabulary,
             reference,
             adapter_dir: adapter_dir.path().join("adapter"),
         };

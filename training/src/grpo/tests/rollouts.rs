@@ -10,8 +10,9 @@ use waymark_index::{Evidence, GraphInfo, Manifest, Mode};
 
 use super::*;
 use crate::recipe::GrpoStage;
-use crate::reward::{Efficiency, RewardChoice};
+use crate::reward::{Efficiency, Reward, RewardChoice};
 use crate::rollout::{RolloutPlan, rollouts};
+use crate::sample::{RewardValue, Sample};
 
 /// Search without results.
 #[derive(Debug)]
@@ -168,4 +169,48 @@ async fn a_search_has_one_price_everywhere() {
     let of = |rollouts: &[Rollout]| goal.merit(rollouts).unwrap();
     assert!((of(&batch[..2]) - (1.0 - 0.03 * batch[0].row.cost)).abs() < 1e-12 && of(&batch[..2]) > of(&batch[2..]));
     assert_eq!(stage(RewardChoice::ExactMatch).merit(&batch).unwrap(), 1.0);
+}
+
+/// Reward that is the measure of the evidence.
+#[derive(Debug)]
+struct Supported;
+
+impl Reward for Supported {
+    fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
+        let worth = |sample: &Sample| sample.support.unwrap_or_default();
+        samples.iter().map(|sample| RewardValue { total: worth(sample), ..RewardValue::default() }).collect()
+    }
+}
+
+/// Otherwise the best step would be chosen by another reward than the one that is trained.
+#[tokio::test(flavor = "multi_thread")]
+async fn validation_measures_evidence_as_the_recipe_says() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let mut runtime = engine(&weights);
+    runtime.searcher = Some(Arc::new(tiny::OnePassage));
+    let policy = tiny::searching();
+    // Half of the words of the passage that is found.
+    let support = vec!["Paris lies in France".into()];
+    let question = Question { question: "where?".into(), support, ..Question::default() };
+    let questions = vec![question.clone()];
+    let question_set = QuestionSet { questions, validation: vec![question], ..question_set(runtime.clone()) };
+    let reward = RewardScorer::new(Box::new(Supported), Arc::new(Embedding::Mock));
+    let goals = [GrpoGoal { reward, ..goal("grpo1") }];
+    for (evidence, merit) in [(EvidenceMeasure::SfF1, 2.0 / 3.0), (EvidenceMeasure::Recall, 1.0)] {
+        let dir = temp.path().join(format!("{evidence:?}"));
+        let learner = tiny::learner(&weights);
+        let reference = learner.values().to_vec();
+        let setup = TestSetup {
+            question_sets: std::slice::from_ref(&question_set),
+            policy: &policy,
+            engine: &runtime.engine,
+            goals: &goals,
+            reference: &reference,
+        };
+        // Stops at the first row, which is the measurement before the first step.
+        setup.train(learner, &dir, &Grpo { evidence, ..settings() }, |_| true).await;
+        let measured = numbers(&dir, "validation_merit");
+        assert!(measured.len() == 1 && (measured[0] - merit).abs() < 1e-9, "{evidence:?}: {measured:?}");
+    }
 }

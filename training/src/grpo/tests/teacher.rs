@@ -145,6 +145,7 @@ async fn a_trajectory_too_long_for_the_teacher_is_not_taught() {
         question_sets: &question_sets,
         policy: &policy,
         engine: &runtime.engine,
+        vocabulary: "",
         reference: &reference,
         adapter_dir: PathBuf::new(),
     };
