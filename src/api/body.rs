@@ -13,7 +13,7 @@ use super::hint::Hint;
 use super::state::AppState;
 
 /// Maximum nesting of arrays and objects in a body. Below the parser's own limit, and far above what any request needs.
-const MAX_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 
 /// Request type of the HTTP interface. Each one is declared with `deny_unknown_fields`, and so is every type inside
 /// unless it collects unknown fields and refuses them itself. Without these declarations, unknown fields would be
@@ -113,7 +113,10 @@ pub(crate) fn parse<T: WireRequest>(bytes: &[u8], rule: HintRule) -> Result<T, A
 pub(crate) fn json(bytes: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
-    check_depth(text)?;
+    // Refused before anything is built from it.
+    if is_too_deep(text) {
+        return Err(ApiError::new(Code::InvalidJson, format!("the body is nested deeper than {MAX_DEPTH} levels")));
+    }
     serde_json::from_str(text)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))
 }
@@ -123,8 +126,8 @@ pub(crate) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
 }
 
-/// Refuses a body that is nested too deep, before anything is built from it.
-fn check_depth(text: &str) -> Result<(), ApiError> {
+/// Returns `true` if arrays and objects in a JSON text are nested deeper than [`MAX_DEPTH`].
+pub(crate) fn is_too_deep(text: &str) -> bool {
     let mut depth = 0usize;
     let mut quoted = false;
     let mut escaped = false;
@@ -138,11 +141,10 @@ fn check_depth(text: &str) -> Result<(), ApiError> {
             _ => {}
         }
         if depth > MAX_DEPTH {
-            let message = format!("the body is nested deeper than {MAX_DEPTH} levels");
-            return Err(ApiError::new(Code::InvalidJson, message));
+            return true;
         }
     }
-    Ok(())
+    false
 }
 
 /// Checks that an optional number is from `low` to `high`.

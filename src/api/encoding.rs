@@ -46,14 +46,14 @@ impl EncodingBudget {
         Self { short: half(), long: half(), units }
     }
 
-    /// Waits for the memory to encode a text of `bytes` bytes. A text that takes more than its half of the budget waits
-    /// until it has all of that half.
+    /// Waits for the `memory` bytes that encoding a text of `bytes` bytes takes. A text that takes more than its half
+    /// of the budget waits until it has all of that half.
     ///
     /// # Errors
     /// 503 after 30 seconds.
-    async fn share(&self, bytes: usize) -> Result<EncodingShare, ApiError> {
+    async fn share(&self, bytes: usize, memory: usize) -> Result<EncodingShare, ApiError> {
         let half = if bytes <= SHORT { &self.short } else { &self.long };
-        let share = units(encoding_memory(bytes)).min(self.units);
+        let share = units(memory).min(self.units);
         let wait = timeout(MAX_WAIT, Arc::clone(half).acquire_many_owned(share));
         // The semaphore is never closed, so only the time can run out.
         let held = wait.await.ok().and_then(Result::ok);
@@ -77,7 +77,7 @@ impl AppState {
     /// 400 if the text cannot fit into a sequence, 503 if too many others are being encoded.
     pub(super) async fn admit_text(&self, bytes: usize) -> Result<EncodingShare, ApiError> {
         self.runtime.check_bytes(bytes)?;
-        self.encoding.share(bytes).await
+        self.encoding.share(bytes, self.runtime.tokenizer.encoding_memory(bytes)).await
     }
 
     /// Encodes a text of `bytes` bytes in `work`, on a blocking thread.
@@ -105,7 +105,7 @@ impl AppState {
         limit: usize,
     ) -> Result<EncodingShare, ApiError> {
         check_embedded(param, bytes, limit)?;
-        self.encoding.share(bytes).await
+        self.encoding.share(bytes, encoding_memory(bytes)).await
     }
 }
 
@@ -137,13 +137,13 @@ mod tests {
 
     /// Returns `true` if a text of `bytes` bytes has to wait.
     async fn waits(budget: &EncodingBudget, bytes: usize) -> bool {
-        timeout(Duration::from_millis(20), budget.share(bytes)).await.is_err()
+        timeout(Duration::from_millis(20), budget.share(bytes, encoding_memory(bytes))).await.is_err()
     }
 
     #[tokio::test]
     async fn long_texts_wait_for_each_other_and_short_ones_do_not() {
         let budget = EncodingBudget::new(256 << 20);
-        let first = budget.share(2 << 20).await.unwrap();
+        let first = budget.share(2 << 20, encoding_memory(2 << 20)).await.unwrap();
         assert!(waits(&budget, 2 << 20).await && !waits(&budget, 100).await);
         drop(first);
         assert!(!waits(&budget, 2 << 20).await);
@@ -152,7 +152,7 @@ mod tests {
     #[tokio::test]
     async fn a_text_beyond_the_whole_budget_is_encoded_alone() {
         let budget = EncodingBudget::new(1);
-        let only = budget.share(usize::MAX).await.unwrap();
+        let only = budget.share(usize::MAX, encoding_memory(usize::MAX)).await.unwrap();
         assert!(waits(&budget, SHORT + 1).await);
         drop(only);
         assert!(!waits(&budget, SHORT + 1).await);

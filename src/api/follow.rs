@@ -113,6 +113,7 @@ struct EpisodeRecord {
     policy: Arc<Policy>,
     /// Limits that the tokens of the episode count towards.
     accounts: Accounts,
+    tokens: EventTokens,
     begun: Instant,
     spoke: bool,
     outcome: &'static str,
@@ -123,7 +124,8 @@ impl EpisodeRecord {
         // The prompt counts at once, so that the next requests of the key wait for it.
         accounts.count_tokens(prompt);
         // An episode that is dropped before it sets an outcome was canceled.
-        Self { metrics, policy, accounts, begun: Instant::now(), spoke: false, outcome: "cancelled" }
+        let tokens = EventTokens::default();
+        Self { metrics, policy, accounts, tokens, begun: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
     fn end(&mut self, outcome: &'static str) {
@@ -132,7 +134,8 @@ impl EpisodeRecord {
 
     /// Updates the metrics for an event. Returns `false` for an event to skip because the episode's error tells more.
     fn note(&mut self, event: &Event) -> bool {
-        self.accounts.count_tokens(event_tokens(event));
+        let tokens = self.tokens.added_by(event);
+        self.accounts.count_tokens(tokens);
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
                 self.spoke = true;
@@ -165,13 +168,26 @@ impl Drop for EpisodeRecord {
     }
 }
 
-/// Returns the number of tokens that an event adds to a sequence. Sampled text is counted as it is sent, about one
-/// token per event: the end of an episode tells the exact number, but one that is canceled has no such end.
-pub(super) fn event_tokens(event: &Event) -> usize {
-    match event {
-        Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } => 1,
-        Event::Observation { tokens, .. } => *tokens,
-        _ => 0,
+/// Counter of an episode's tokens after its prompt, from its events. The policy's text is counted as it is sent, about
+/// one token per event, because an episode that is canceled has no end. The end adds the tokens that no event has
+/// shown, such as those of tags and calls.
+#[derive(Debug, Default)]
+pub(super) struct EventTokens {
+    /// Number of the policy's tokens counted so far.
+    written: usize,
+}
+
+impl EventTokens {
+    /// Returns the number of tokens to count for the next event.
+    pub(super) fn added_by(&mut self, event: &Event) -> usize {
+        let added = match event {
+            Event::Observation { tokens, .. } => return *tokens,
+            Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } => 1,
+            Event::Finished { usage, .. } => usage.completion_tokens.saturating_sub(self.written),
+            _ => 0,
+        };
+        self.written += added;
+        added
     }
 }
 
@@ -192,4 +208,33 @@ pub(crate) async fn admitted(mut events: Events, episodes: usize) -> Result<Even
         }
     }
     Ok(stream::iter(early).chain(events).boxed())
+}
+
+#[cfg(test)]
+mod tests {
+    use waymark_agent::Usage;
+
+    use super::*;
+
+    #[test]
+    fn the_end_counts_the_tokens_that_no_event_has_shown() {
+        let think = Event::Think { turn: 1, text: "a".to_owned(), tokens: Vec::new() };
+        let observation = Event::Observation { turn: 1, text: "b".to_owned(), tokens: 7, truncated: false };
+        let call = Event::ToolCall { turn: 2, name: "look".to_owned(), arguments: "{}".to_owned() };
+        let finished = |completion_tokens| Event::Finished {
+            reason: EpisodeEnd::Called,
+            answer: None,
+            usage: Usage { completion_tokens, environment_tokens: 7, ..Usage::default() },
+            turns: 2,
+            searches: 1,
+            citations: Vec::new(),
+        };
+        let counts = |events: &[Event]| -> Vec<usize> {
+            let mut tokens = EventTokens::default();
+            events.iter().map(|event| tokens.added_by(event)).collect()
+        };
+        let shown = [think.clone(), think, observation, call];
+        assert_eq!(counts(&[&shown[..], &[finished(30)]].concat()), [1, 1, 7, 0, 28]);
+        assert_eq!(counts(&[&shown[..], &[finished(1)]].concat()), [1, 1, 7, 0, 0]);
+    }
 }

@@ -15,7 +15,10 @@ const MAX_NAME: usize = 64;
 const MAX_TEXT: usize = 512;
 
 /// Reasoning efforts of OpenAI's interface. A policy's reasoning is part of its training.
-const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh"];
+const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+/// Classes of service of OpenAI's interface.
+const TIERS: &[&str] = &["auto", "default", "flex", "priority", "scale", "fast", "ultrafast"];
 
 /// Field that is accepted without effect.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +53,7 @@ impl Hint {
     /// Reasoning effort, as `/v1/responses` spells it.
     pub(crate) const NESTED_EFFORT: Hint = Hint { path: "reasoning.effort", values: HintValues::OneOf(EFFORTS) };
     /// Class of service: here there is one.
-    pub(crate) const TIER: Hint =
-        Hint { path: "service_tier", values: HintValues::OneOf(&["auto", "default", "flex", "priority", "scale"]) };
+    pub(crate) const TIER: Hint = Hint { path: "service_tier", values: HintValues::OneOf(TIERS) };
     /// Length of answers.
     pub(crate) const VERBOSITY: Hint =
         Hint { path: "verbosity", values: HintValues::OneOf(&["low", "medium", "high"]) };
@@ -121,7 +123,11 @@ mod tests {
     fn values_of_the_interface_pass_and_others_are_refused_by_name() {
         for (hint, good, bad) in [
             (Hint::EFFORT, json!("high"), json!("enormous")),
+            (Hint::EFFORT, json!("max"), json!("maximum")),
+            (Hint::NESTED_EFFORT, json!("max"), json!(["max"])),
             (Hint::TIER, json!("priority"), json!(1)),
+            (Hint::TIER, json!("fast"), json!("faster")),
+            (Hint::TIER, json!("ultrafast"), json!("ultra")),
             (Hint::CACHE_KEY, json!("tenant-7"), json!(["x"])),
             (Hint::METADATA, json!({"a": "b"}), json!("a=b")),
         ] {

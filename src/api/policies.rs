@@ -129,9 +129,9 @@ pub(crate) async fn unload(
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()))?;
     let store = store(&state)?;
-    state.policies.get(&name)?;
+    let served = state.policies.get(&name)?;
     // Removed from the records first, so that an unloaded policy does not come back with the next start.
-    state.records.remove(&PolicyRecord::key(&name)).await?;
+    PolicyRecord::forget(&served, &state.records, &state.policies).await?;
     let served = store.unload(&name, &state.policies).await?;
     Ok(axum::Json(PolicyChange { object: "policies.unload", policy: served.as_ref().into(), replaced: false }))
 }

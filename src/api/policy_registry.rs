@@ -14,6 +14,9 @@ use super::records::Records;
 use super::state::now;
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 
+/// Maximum number of recorded policies.
+const MAX_RECORDED: usize = 1000;
+
 /// Served policy and its metadata.
 #[derive(Debug)]
 pub struct ServedPolicy {
@@ -176,6 +179,32 @@ impl PolicyRecord {
     pub(super) fn key(name: &str) -> RecordKey {
         RecordKey::new(RecordKind::Policy, None, name)
     }
+
+    /// Removes the record of `served`, and those of its directory under names that are served no more: a reload may have
+    /// renamed the policy.
+    ///
+    /// # Errors
+    /// 503 if the state cannot be read or written.
+    pub(super) async fn forget(
+        served: &ServedPolicy,
+        records: &Records,
+        policies: &PolicyRegistry,
+    ) -> Result<(), ApiError> {
+        records.remove(&PolicyRecord::key(&served.policy.name)).await?;
+        let Some(directory) = &served.directory else { return Ok(()) };
+        let recorded = records.list::<PolicyRecord>(&PolicyRecord::range()).await?;
+        for record in recorded.into_iter().filter(|record| record.value.directory == *directory) {
+            if policies.get(&record.id).is_err() {
+                records.remove(&PolicyRecord::key(&record.id)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the range of all recorded policies.
+    fn range() -> RecordRange {
+        RecordRange { order: RecordOrder::Ascending, ..RecordRange::youngest(RecordKind::Policy, None, MAX_RECORDED) }
+    }
 }
 
 /// Directory of policy directories, from which policies are loaded at run time.
@@ -219,9 +248,7 @@ impl PolicyStore {
         engine: &TokenSource,
         base: &LoadedBase,
     ) {
-        let range =
-            RecordRange { order: RecordOrder::Ascending, ..RecordRange::youngest(RecordKind::Policy, None, 1000) };
-        let recorded = match records.list::<PolicyRecord>(&range).await {
+        let recorded = match records.list::<PolicyRecord>(&PolicyRecord::range()).await {
             Ok(recorded) => recorded,
             // Logged where it failed.
             Err(_) => return,

@@ -95,7 +95,10 @@ pub(crate) async fn restore(
     let library = state.library()?;
     let keep = library.keep()?;
     let live = Arc::clone(&library.live);
+    // A commit would otherwise find the index locked.
+    let commits = library.hold_commits().await;
     run_blocking(move || {
+        let _held = commits;
         let manifest = restore_snapshot(live.dir(), number, keep).map_err(|error| failed(&error))?;
         // Published, whether or not it can be opened here at once; the watcher tries again.
         if let Err(error) = live.refresh() {

@@ -106,7 +106,8 @@ impl EndFields {
         let min_tokens = self.min_tokens.unwrap_or(0) as usize;
         let given =
             [("stop_token_ids", !stop_ids.is_empty()), ("ignore_eos", ignores_eos), ("min_tokens", min_tokens > 0)];
-        let is_constrained = options.form.is_some() || !options.calls.is_empty();
+        // A constraint that is complete allows nothing but the model's own ends: without them no token would be left.
+        let is_constrained = options.form.is_some() || !options.calls.is_empty() || !options.strict.is_empty();
         for (param, _) in given.into_iter().filter(|(_, given)| *given) {
             if policy.budget.turns > 0 {
                 return Err(ApiError::unsupported(
@@ -115,7 +116,10 @@ impl EndFields {
                 ));
             }
             if is_constrained {
-                return Err(ApiError::unsupported(param, "ends of an answer that is held to a form are"));
+                return Err(ApiError::unsupported(
+                    param,
+                    "ends of an answer that is held to a form, or whose calls are strict, are",
+                ));
             }
         }
         check_stop_tokens("stop_token_ids", &stop_ids, vocab)?;

@@ -38,7 +38,7 @@ impl Args {
         let step_limit = config.model.device.step_limit;
         // The start may download weights for minutes, so signals are caught before it.
         let mut stop = Box::pin(stop_signal());
-        let hangups = start::has_reloadable_files(&config).then(Hangups::catch);
+        let hangups = start::catches_hangups(&config).then(Hangups::catch);
         let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
         start::reload_on_hangup(&server, hangups);
         writeln!(io::stdout(), "listening on {}", server.url())?;
@@ -76,12 +76,13 @@ where
     F: Future<Output = anyhow::Result<T>>,
 {
     config.address = (Ipv4Addr::LOCALHOST, 0).into();
-    // The server is for this process only, so it needs neither keys nor TLS nor a state. The folder of vector stores
-    // belongs to the server whose configuration this is.
+    // The server is for this process only, so it needs neither keys nor TLS nor a state. The folder of vector stores and
+    // accepted changes of the index belong to the server whose configuration this is.
     config.access = AccessConfig::default();
     config.tls = None;
     config.state.location = Some(StateLocation::None);
     config.files.folder = None;
+    config.retrieval.writable = false;
     let server = bind(&config, None).await?;
     let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

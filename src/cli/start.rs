@@ -1,6 +1,7 @@
 //! Lifecycle of a server process: interruptible start, reloads on SIGHUP, and stop.
 
 use std::future::Future;
+use std::io::{self, IsTerminal};
 use std::pin::Pin;
 
 use crate::config::ServeConfig;
@@ -25,16 +26,22 @@ pub(crate) async fn unless_stopped<T: Send + 'static>(
     }
 }
 
-/// Returns `true` if a server with `config` has files to reload on SIGHUP: keys, certificates, or policy directories.
-/// Decided before the start, because SIGHUP must not end the process during the start either.
-pub(crate) fn has_reloadable_files(config: &ServeConfig) -> bool {
+/// Returns `true` if SIGHUP must not end the process: the server has files to reload, or runs without a terminal, as a
+/// service that is told to reload. Decided before the start, because SIGHUP must not end the start either.
+pub(crate) fn catches_hangups(config: &ServeConfig) -> bool {
+    let in_terminal = io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
+    has_reloadable_files(config) || !in_terminal
+}
+
+/// Returns `true` if a server with `config` has files to reload: keys, certificates, or policy directories.
+fn has_reloadable_files(config: &ServeConfig) -> bool {
     let keys = config.access.file.is_some() || config.access.key.is_some();
     let policies = config.policy_root.is_some() || !config.policies.is_empty();
     keys || policies || config.tls.is_some()
 }
 
-/// Reloads the files of `server` on every SIGHUP of `hangups`: keys, certificates, and policy directories. If there is
-/// nothing to reload, SIGHUP keeps its default action and ends the process.
+/// Reloads the files of `server` on every SIGHUP of `hangups`: keys, certificates, and policy directories. Without
+/// `hangups` SIGHUP keeps its default action and ends the process.
 pub(crate) fn reload_on_hangup(server: &Server, hangups: Option<Hangups>) {
     let Some(mut hangups) = hangups else { return };
     let state = server.state().clone();

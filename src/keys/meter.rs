@@ -86,6 +86,14 @@ impl Meter {
         Ok(())
     }
 
+    /// Takes back what [`Meter::count_requests`] counted.
+    pub(crate) fn uncount_requests(&self, limits: &KeyLimits, more: usize, now: Instant) {
+        let Some(rate) = limits.requests_per_minute else { return };
+        let mut usage = self.usage();
+        let bucket = Bucket::of(&mut usage.requests, rate, now);
+        bucket.level = (bucket.level + more as f64).min(f64::from(rate));
+    }
+
     /// Counts `tokens` tokens at `now`.
     pub(crate) fn count_tokens(&self, limits: &KeyLimits, tokens: usize, now: Instant) {
         if let Some(rate) = limits.tokens_per_minute {

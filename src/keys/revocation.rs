@@ -87,15 +87,18 @@ fn without(text: &str, place: usize, count: usize) -> Option<String> {
     Some([&lines[..begin], &lines[last + 1..]].concat().concat())
 }
 
-/// Replaces the file at `path` at once, with its permissions. A link stays, and its target is replaced.
+/// Replaces the file at `path` at once, with its owner, group and permissions. A link stays, and its target is replaced.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // A link is followed, because the rename would otherwise replace the link.
     let path = &fs::canonicalize(path)?;
     let draft = path.with_extension(format!("{}.tmp", std::process::id()));
     let write = || -> io::Result<()> {
         let mut file = File::create(&draft)?;
-        // Set before the content is written, because others may not be allowed to read it.
-        file.set_permissions(fs::metadata(path)?.permissions())?;
+        // Set before the content is written, because others may not be allowed to read it. A server of another user
+        // must still be able to.
+        let before = fs::metadata(path)?;
+        give_to_owner_of(&before, &file)?;
+        file.set_permissions(before.permissions())?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&draft, path)
@@ -103,6 +106,22 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     write().inspect_err(|_| {
         let _ = fs::remove_file(&draft);
     })
+}
+
+/// Gives `file` the owner and the group in `before`.
+#[cfg(unix)]
+fn give_to_owner_of(before: &fs::Metadata, file: &File) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, fchown};
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) == (before.uid(), before.gid()) {
+        return Ok(());
+    }
+    fchown(file, Some(before.uid()), Some(before.gid()))
+}
+
+#[cfg(not(unix))]
+fn give_to_owner_of(_before: &fs::Metadata, _file: &File) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(test)]
@@ -151,6 +170,24 @@ mod tests {
         for folder in [dir.path(), elsewhere.path()] {
             assert_eq!(fs::read_dir(folder).unwrap().count(), 1, "no drafts are left");
         }
+    }
+
+    /// A server of another user reads the file by its group.
+    #[cfg(unix)]
+    #[test]
+    fn the_file_keeps_its_group_and_permissions() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+        let (_dir, path) = file(&format!("{}\n{}", table("alice", ""), table("bob", "")));
+        // Only root may choose any group; anybody else tests the permissions alone.
+        let _ = chown(&path, None, Some(12_345));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let read = || {
+            let metadata = fs::metadata(&path).unwrap();
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o777)
+        };
+        let before = read();
+        revoke_key(&path, "alice").unwrap();
+        assert_eq!(read(), before);
     }
 
     #[test]

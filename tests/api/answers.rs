@@ -71,6 +71,20 @@ async fn a_single_search_leaves_out_its_last_passages_and_says_so() {
     assert_eq!((&few["has_more"], &few["cut"]["limit"]), (&json!(true), &json!(30_000)));
 }
 
+#[tokio::test]
+async fn several_queries_leave_out_only_what_their_joined_list_misses() {
+    let server = server(100_000).await;
+    // Each query finds 100 passages, about 30 of which fit into its half of an answer.
+    for (k, complete) in [(10, true), (50, false)] {
+        let body = json!({"query": ["x", "y"], "max_num_results": k});
+        let page = post(&server, "/v1/vector_stores/default/search", body).await;
+        let shown = page["data"].as_array().unwrap().len();
+        let left_out = page["cut"]["left_out"].as_u64().unwrap_or(0) as usize;
+        assert_eq!((shown + left_out, left_out == 0), (k, complete), "{k}");
+        assert_eq!(page["has_more"], !complete, "{k}");
+    }
+}
+
 async fn server_page(answer_bytes: usize) -> Value {
     let server = server(answer_bytes).await;
     post(&server, "/v1/vector_stores/default/search", json!({"query": "x", "max_num_results": 50})).await

@@ -445,6 +445,34 @@ async fn what_was_acknowledged_is_committed_by_the_next_process() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_waits_for_another_process_that_writes() {
+    let scene = Scene::idle(ApiKeys::default()).await;
+    let lock = std::fs::File::options().write(true).open(scene.live.dir().join(".waymark.lock")).unwrap();
+    lock.lock().unwrap();
+    let id = scene.begin(edition(&["x"], 2)).await;
+    // A client that waits for its change is told at once, and sends it again.
+    let (status, refused) = answer(scene.request(&edition(&["y"], 2)).send().await.unwrap()).await;
+    assert_eq!((status, &refused["error"]["code"]), (409, &json!("index_locked")), "{refused}");
+    assert_eq!(scene.status(&id).await["status"], "queued");
+    assert_eq!(PendingChanges::open(scene.live.dir()).unwrap().1.len(), 1);
+    lock.unlock().unwrap();
+    assert_eq!(scene.made(&id).await["added"], 1);
+    assert!(PendingChanges::open(scene.live.dir()).unwrap().1.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_waits_for_the_running_commit() {
+    let scene = Scene::new().await;
+    let server = Arc::clone(&scene.server);
+    let restoring = tokio::spawn(async move { answer(server.post("/v1/snapshots/1/restore", &json!({})).await).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!restoring.is_finished());
+    scene.let_go();
+    let (status, restored) = restoring.await.unwrap();
+    assert_eq!((status, &restored["snapshot"]), (200, &json!(3)), "{restored}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_committed_already_is_not_made_again_over_a_newer_change() {
     let (dir, live, plan) = plan_with(true, Arc::new(HashEmbed::default()));
     let (pending, _) = PendingChanges::open(dir.path()).unwrap();

@@ -87,7 +87,10 @@ async fn a_conversation_grows_on_a_server_that_keeps_no_responses() {
     let conversation = create(&server, json!({})).await;
     let (status, response) = responses::create(&server, &ask(json!({"conversation": conversation["id"]}))).await;
     assert_eq!(status, 200, "{response}");
+    assert_eq!(response["store"], false, "{response}");
     assert_eq!(texts(&items(&server, &conversation, "?order=asc").await), ["hello", "hi"]);
+    let stored = ask(json!({"conversation": conversation["id"], "store": true}));
+    assert_eq!(responses::create(&server, &stored).await.0, 200);
     assert_eq!(responses::fetch(&server, &response["id"], "").await.0, 404);
 }
 
@@ -111,6 +114,10 @@ async fn conversations_and_items_are_changed_and_deleted() {
     let renamed = answer(server.post(&path(&conversation), &json!({"metadata": {"a": "b"}})).await).await;
     assert_eq!((renamed.0, &renamed.1["metadata"]), (200, &json!({"a": "b"})));
     assert_eq!(answer(server.get(&path(&conversation)).await).await, renamed);
+    let (status, refused) = answer(server.post(&path(&conversation), &json!({})).await).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("metadata")), "{refused}");
+    let cleared = answer(server.post(&path(&conversation), &json!({"metadata": null})).await).await;
+    assert_eq!((cleared.0, &cleared.1["metadata"]), (200, &json!({})), "{}", cleared.1);
 
     let gone = json!({"id": conversation["id"], "object": "conversation.deleted", "deleted": true});
     let deleted = server.client.delete(server.url(&path(&conversation))).send().await.unwrap();

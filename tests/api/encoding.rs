@@ -65,6 +65,36 @@ async fn a_text_that_cannot_fit_is_refused_by_its_bytes_on_every_route() {
 }
 
 #[tokio::test]
+async fn a_long_name_in_the_arguments_of_a_call_counts() {
+    let server = ServerPlan { template: template(), ..ServerPlan::new(says("hi")) }.build().await;
+    let arguments = json!({long(): 1}).to_string();
+    let function = json!({"name": "look", "arguments": arguments});
+    let messages = json!([
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "y"},
+    ]);
+    let input = json!([
+        {"role": "user", "content": "x"},
+        {"type": "function_call", "call_id": "1", "name": "look", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "1", "output": "y"},
+    ]);
+    for (path, body, param) in [
+        ("/tokenize", json!({"messages": messages}), "messages"),
+        ("/v1/chat/completions", json!({"model": "plain", "messages": messages}), "messages"),
+        ("/v1/responses", json!({"model": "plain", "input": input}), "input"),
+    ] {
+        let (status, answer) = post(&server, path, body).await;
+        let error = &answer["error"];
+        let refused = (status, error["code"].as_str(), error["param"].as_str());
+        assert_eq!(refused, (400, Some("context_length_exceeded"), Some(param)), "{path}: {answer}");
+        // By its bytes: the same request could be refused by its tokens, after they were made.
+        assert!(error["message"].as_str().unwrap().contains("bytes"), "{path}: {answer}");
+    }
+    server.quiet().await;
+}
+
+#[tokio::test]
 async fn long_texts_that_exceed_the_room_together_are_all_answered() {
     let mut plan = ServerPlan::new(says("hi"));
     // Room for one text of this length at a time.

@@ -59,6 +59,25 @@ async fn a_turn_of_a_session_computes_only_what_is_new() {
 }
 
 #[tokio::test]
+async fn a_session_that_lost_its_blocks_reports_none_of_its_tokens_as_cached() {
+    let server = TestServer::new(MockBackend::random(7, 259).with_blocks(16)).await;
+    let mut sequence: Vec<u64> = (0..100).map(|id| id * 7 % 250).collect();
+    let params = json!({"max_tokens": 16, "seed": 7});
+    let first = generate(&server, Some("s1"), &request(&sequence, params.clone())).await;
+    sequence.extend(ids(&first["choices"][0]));
+    sequence.extend([65, 66, 67]);
+    let counters = server.state.runtime.engine.counters();
+    eventually("the session is parked", || counters.sessions_parked.get() == 1).await;
+    // Fills and overwrites all 16 blocks.
+    let other: Vec<u64> = (0..245).map(|id| id * 11 % 250).collect();
+    generate(&server, None, &request(&other, json!({"max_tokens": 8, "ignore_eos": true}))).await;
+    let before = counters.prefill_tokens_total.get();
+    let second = generate(&server, Some("s1"), &request(&sequence, params)).await;
+    assert_eq!(counters.prefill_tokens_total.get() - before, sequence.len() as u64);
+    assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+#[tokio::test]
 async fn a_stream_carries_the_same_tokens_and_ends_with_its_usage() {
     let server = server().await;
     let params = json!({"max_tokens": 9, "temperature": 0, "logprobs": 0});
@@ -144,11 +163,14 @@ fn bytes(answer: &Value) -> Vec<u8> {
 #[tokio::test]
 async fn what_makes_no_sense_is_refused_by_name() {
     let server = server().await;
+    let counters = server.state.runtime.engine.counters();
+    let before = counters.steps_total.get();
     for (body, status, param) in [
         (json!({"sampling_params": {}}), 400, "token_ids"),
         (json!({"token_ids": [], "sampling_params": {}}), 400, "token_ids"),
         (json!({"token_ids": [99999], "sampling_params": {}}), 400, "token_ids"),
         (json!({"token_ids": vec![1; 40_000], "sampling_params": {}}), 400, "token_ids"),
+        (json!({"token_ids": vec![1; 40_000], "sampling_params": {"prompt_logprobs": 0}}), 400, "token_ids"),
         (json!({"token_ids": [1]}), 400, "sampling_params"),
         (json!({"token_ids": [1], "sampling_params": {"max_tokens": 0}}), 400, "sampling_params.max_tokens"),
         (json!({"token_ids": [1], "sampling_params": {"n": 2}}), 400, "sampling_params.n"),
@@ -186,4 +208,5 @@ async fn what_makes_no_sense_is_refused_by_name() {
         let shown = body.to_string().chars().take(120).collect::<String>();
         assert_eq!((got, &answer["error"]["param"]), (status, &json!(param)), "{shown}: {answer}");
     }
+    assert_eq!(counters.steps_total.get(), before, "nothing is computed for a refusal");
 }

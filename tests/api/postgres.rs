@@ -86,6 +86,26 @@ async fn a_background_response_is_seen_while_another_server_generates_it() {
 
 #[tokio::test]
 #[ignore = "needs the programs of a PostgreSQL server, from the package `postgresql`"]
+async fn a_trace_that_another_server_deletes_is_gone() {
+    let database = Postgres::start();
+    let first = over(&database, ServerPlan::new(says("hi"))).await;
+    let second = over(&database, ServerPlan::new(says("hi"))).await;
+    let (_, response) = create(&first, &ask(json!({}))).await;
+    first.quiet().await;
+    let path = format!("/v1/traces/{}", response["id"].as_str().unwrap());
+    let replay = async || first.post(&format!("{path}/replay"), &json!({"mode": "forced"})).await.status();
+    let listed = async || answer(first.get("/v1/traces").await).await.1["data"].as_array().unwrap().len();
+    assert_eq!(first.get(&path).await.status(), 200);
+    assert_eq!(replay().await, 200);
+    assert_eq!(listed().await, 1);
+    assert_eq!(second.client.delete(second.url(&path)).send().await.unwrap().status(), 200);
+    assert_eq!(listed().await, 0);
+    assert_eq!(first.get(&path).await.status(), 404);
+    assert_eq!(replay().await, 404);
+}
+
+#[tokio::test]
+#[ignore = "needs the programs of a PostgreSQL server, from the package `postgresql`"]
 async fn a_revoked_key_is_refused_by_all_servers() {
     let database = Postgres::start();
     let admin = Secret::generate();

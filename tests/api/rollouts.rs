@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use waymark_agent::Policy;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, Shelf, TestServer, answer, script, tokenizer};
+use crate::harness::{ServerPlan, Shelf, TestServer, answer, script, tokenizer, with_fields};
 
 const PATH: &str = "/v1/rollouts";
 
-/// Server whose policy searches once and then answers.
-async fn server() -> TestServer {
+/// Plan of a server whose policy searches once and then answers.
+fn plan() -> ServerPlan {
     let lines =
         Lines::new(["<think>Who?</think>\n<search>Faust</search>", "<think>So.</think>\n<answer>Goethe</answer>"])
             .terminator("</information>\n\n");
@@ -20,7 +20,11 @@ async fn server() -> TestServer {
     // Each byte is one token here.
     policy.budget.context_tokens = 16_384;
     plan.policies.insert(0, policy);
-    plan.build().await
+    plan
+}
+
+async fn server() -> TestServer {
+    plan().build().await
 }
 
 fn ids(trajectory: &Value, key: &str) -> Vec<u32> {
@@ -120,4 +124,18 @@ async fn what_cannot_be_played_or_rewarded_is_refused_by_name() {
     let (status, refused) = answer(server.post(PATH, &body).await).await;
     assert_eq!(status, 400, "{refused}");
     assert!(refused["error"]["param"].as_str().unwrap().starts_with("reward"), "{refused}");
+}
+
+#[tokio::test]
+async fn the_texts_of_a_question_count_where_they_are_kept_for_rewards() {
+    let mut plan = plan();
+    plan.http.answer_bytes = 1 << 20;
+    let server = plan.build().await;
+    let question = json!({"question": "Who wrote Faust?", "answers": ["x".repeat(200_000)]});
+    let body = json!({"questions": [question], "n": 4});
+    let (status, whole) = answer(server.post(PATH, &body).await).await;
+    assert_eq!(status, 200, "{whole}");
+    let body = with_fields(body, json!({"reward": "exact_match"}));
+    let (status, refused) = answer(server.post(PATH, &body).await).await;
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("response_too_large")), "{refused}");
 }

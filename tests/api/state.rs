@@ -153,6 +153,30 @@ async fn a_policy_loaded_over_http_is_there_after_a_restart() {
     assert_eq!(create(&third, &ask(json!({"model": "loaded"}))).await.0, 404);
 }
 
+/// A policy keeps its directory, but not its name, when its files are read again.
+#[tokio::test]
+async fn a_policy_that_was_renamed_and_unloaded_is_not_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let text = format!("name = \"{name}\"\nprotocol = \"plain\"\n");
+        std::fs::write(root.path().join("one/policy.toml"), text).unwrap();
+    };
+    std::fs::create_dir(root.path().join("one")).unwrap();
+    write("before");
+    let store = open(&dir).await;
+    let plan = || {
+        let store = Some(PolicyStore::new(root.path().canonicalize().unwrap()));
+        ServerPlan { store, ..ServerPlan::new(says("hi")) }
+    };
+    let first = over(&store, plan()).await;
+    assert_eq!(first.post("/v1/policies", &json!({"directory": "one"})).await.status(), 200);
+    write("after");
+    first.state.reload_policies().await;
+    assert_eq!(first.client.delete(first.url("/v1/policies/after")).send().await.unwrap().status(), 200);
+    assert_eq!(kept(&store, RecordKind::Policy).await, 0);
+}
+
 /// Store whose writes fail while it is full, and whose writes of responses never end while it hangs.
 #[derive(Debug)]
 struct Full {

@@ -285,7 +285,7 @@ async fn what_libraries_add_to_messages_is_passed_over() {
     let messages = json!([
         {"role": "user", "content": "x", "name": "alice"},
         {"role": "assistant", "name": "guide", "parsed": {"a": 1},
-         "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+         "tool_calls": [{"id": "1", "type": "function", "function": function, "index": 0}]},
         {"role": "tool", "tool_call_id": "1", "content": "21 degrees", "name": "look"},
     ]);
     let (status, whole) = server.chat(&with(json!({"messages": messages}))).await;
@@ -365,6 +365,7 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
         let [calls, results] = [ids.map(call).to_vec(), results.map(result).to_vec()];
         json!({"messages": [{"role": "assistant", "tool_calls": calls}, results[0], results[1]]})
     };
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(124), "]".repeat(124));
     let invalid = "invalid_value";
     let unknown = "unknown_parameter";
     for (extra, code, param) in [
@@ -392,6 +393,7 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
         ),
         (call("[]"), invalid, "messages[0].tool_calls[0].function.arguments"),
         (call("{"), invalid, "messages[0].tool_calls[0].function.arguments"),
+        (call(&deep), invalid, "messages[0].tool_calls[0].function.arguments"),
         (messages(["1", "1"], ["1", "1"]), invalid, "messages[0].tool_calls[1].id"),
         (messages(["1", "2"], ["1", "1"]), invalid, "messages[2].tool_call_id"),
         (messages(["1", "2"], ["1", "3"]), invalid, "messages[2].tool_call_id"),
@@ -404,6 +406,14 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
     body["tool_choice"] = json!("required");
     let error = refused(&server, body).await;
     assert!(error["param"] == "tools" && error["message"].as_str().unwrap().contains("`x`"), "{error}");
+}
+
+/// Adds the call of a completion and its result to the messages of a request.
+fn add_result(body: &mut Value, whole: &Value, content: &str) {
+    let message = whole["choices"][0]["message"].clone();
+    let id = message["tool_calls"][0]["id"].clone();
+    let result = json!({"role": "tool", "tool_call_id": id, "content": content});
+    body["messages"].as_array_mut().unwrap().extend([message, result]);
 }
 
 #[tokio::test]
@@ -419,10 +429,7 @@ async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
     let mut body = with(json!({"model": "routerag"}));
     let (_, whole) = server.chat(&body).await;
     assert_eq!(calls(&whole["choices"][0]), (vec![BONN], "tool_calls"), "{whole}");
-    let message = whole["choices"][0]["message"].clone();
-    let id = message["tool_calls"][0]["id"].clone();
-    let result = json!({"role": "tool", "tool_call_id": id, "content": "21 degrees"});
-    body["messages"].as_array_mut().unwrap().extend([message, result]);
+    add_result(&mut body, &whole, "21 degrees");
     let continued = async |body: &Value| {
         let (status, answer) = server.chat(body).await;
         assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{answer}");
@@ -433,4 +440,27 @@ async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
     // After another beginning it is another conversation.
     body["messages"][0]["content"] = json!("hi");
     assert_eq!(continued(&body).await, Value::Null);
+}
+
+#[tokio::test]
+async fn a_result_that_does_not_fit_behind_its_episode_is_answered_from_the_messages() {
+    let search = format!("<think>{}</think>\n<search>[passage] Bonn</search>", "Where? ".repeat(200));
+    let lines = Lines::new([search, format!("<think>How warm?</think>\n{CALL}")])
+        .rule("21 degrees", ["<think>So.</think>\n<answer>It is warm.</answer>"])
+        .terminator("</information>\n\n");
+    let mut plan = ServerPlan { template: template(), ..ServerPlan::new(script(&lines)) };
+    // Each byte is one token here. The messages take about 5,000 of them, and the episode 1,500 more.
+    for policy in &mut plan.policies {
+        policy.budget.context_tokens = 6_000;
+        policy.budget.turn_tokens = 2_000;
+    }
+    let server = plan.build().await;
+    let mut body = with(json!({"model": "routerag"}));
+    let (_, whole) = server.chat(&body).await;
+    assert_eq!(calls(&whole["choices"][0]), (vec![BONN], "tool_calls"), "{whole}");
+    add_result(&mut body, &whole, &format!("21 degrees{}", " and sun".repeat(375)));
+    let (status, answer) = server.chat(&body).await;
+    assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{answer}");
+    let trace = server.get(&format!("/v1/traces/{}", answer["id"].as_str().unwrap())).await;
+    assert_eq!(trace.json::<Value>().await.unwrap()["options"]["continued_tokens"], Value::Null);
 }

@@ -180,6 +180,12 @@ async fn files_are_added_changed_and_removed() {
     assert_eq!(status, 200);
     client.indexed(&store).await;
     assert_eq!((of_kind("text").await, of_kind("prose").await), (0, 2));
+    let (status, refused) = client.post(&format!("{files}/{rivers}"), json!({})).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("attributes")), "{refused}");
+    let (status, bare) = client.post(&format!("{files}/{rivers}"), json!({"attributes": null})).await;
+    assert_eq!((status, &bare["attributes"]), (200, &json!({})), "{bare}");
+    client.indexed(&store).await;
+    assert_eq!(of_kind("prose").await, 0);
 
     let (status, gone) = client.delete(&format!("{files}/{records}")).await;
     assert_eq!((status, &gone["object"]), (200, &json!("vector_store.file.deleted")));

@@ -65,18 +65,19 @@ async fn an_answer_ends_at_the_tokens_that_are_asked_for() {
     let server = TestServer::new(says("hi there")).await;
     // Tokens are bytes here: the third one is a space.
     for (extra, tokens, reason, said) in [
-        (json!({"stop_token_ids": [32]}), 3, "stop", "hi "),
-        (json!({"stop_token_ids": [0, 32], "min_tokens": 2}), 3, "stop", "hi "),
+        (json!({"stop_token_ids": [32]}), 3, "stop", "hi"),
+        (json!({"stop_token_ids": [0, 32], "min_tokens": 2}), 3, "stop", "hi"),
         (json!({"ignore_eos": true, "max_tokens": 20}), 20, "length", "hi there"),
-        (json!({"ignore_eos": true, "stop_token_ids": [32]}), 3, "stop", "hi "),
+        (json!({"ignore_eos": true, "stop_token_ids": [32]}), 3, "stop", "hi"),
     ] {
+        // A stop token counts, and its text is left out. After its own end the mock may say more.
+        let fits = |text: &str| text == said || (reason == "length" && text.starts_with(said));
         let (status, whole) = server.chat(&ask(extra.clone())).await;
-        // After its end the mock may say more.
-        assert!(status == 200 && content(&whole).starts_with(said), "{extra} gave {whole}");
+        assert!(status == 200 && fits(content(&whole)), "{extra} gave {whole}");
         let choice = &whole["choices"][0];
         assert_eq!((&whole["usage"]["completion_tokens"], &choice["finish_reason"]), (&json!(tokens), &json!(reason)));
         let (status, whole) = complete(&server, &extra).await;
-        assert!(whole["choices"][0]["text"].as_str().unwrap().starts_with(said), "{extra} gave {whole}");
+        assert!(fits(whole["choices"][0]["text"].as_str().unwrap()), "{extra} gave {whole}");
         assert_eq!((status, &whole["usage"]["completion_tokens"]), (200, &json!(tokens)), "{extra}");
     }
     for least in [9, 30] {
@@ -116,6 +117,7 @@ async fn what_cannot_be_had_is_refused_by_name() {
     let server = TestServer::new(says("hi")).await;
     let invalid = "invalid_value";
     let unsupported = "unsupported_parameter";
+    let strict = json!([{"type": "function", "function": {"name": "look", "strict": true}}]);
     for (extra, code, param) in [
         (json!({"structured_outputs": {}}), invalid, "structured_outputs"),
         (
@@ -134,6 +136,9 @@ async fn what_cannot_be_had_is_refused_by_name() {
         (json!({"stop_token_ids": vec![1; 65]}), invalid, "stop_token_ids"),
         (json!({"min_tokens": 5, "max_tokens": 4}), invalid, "min_tokens"),
         (json!({"min_tokens": 5, "guided_regex": "a"}), unsupported, "min_tokens"),
+        (json!({"min_tokens": 5, "tools": strict}), unsupported, "min_tokens"),
+        (json!({"ignore_eos": true, "tools": strict}), unsupported, "ignore_eos"),
+        (json!({"stop_token_ids": [32], "tools": strict}), unsupported, "stop_token_ids"),
         (json!({"ignore_eos": true, "model": "routerag"}), unsupported, "ignore_eos"),
         (json!({"skip_special_tokens": false}), unsupported, "skip_special_tokens"),
         (

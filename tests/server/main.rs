@@ -187,6 +187,21 @@ fn a_hangup_has_it_read_its_keys_again() {
     assert_eq!(program.wait().code(), Some(0));
 }
 
+/// `systemctl reload` sends a hang-up, whatever the server was started with.
+#[test]
+fn a_hangup_does_not_end_a_service_that_has_nothing_to_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = std::fs::File::create(dir.path().join("log")).unwrap();
+    let mut program = RunningServer::start_as(|command| {
+        command.args(["serve", "--mock", "--port", "0"]).stdin(Stdio::null()).stderr(log)
+    });
+    program.signal("-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(program.get("/v1/models").starts_with("HTTP/1.1 200"));
+    program.terminate();
+    assert_eq!(program.wait().code(), Some(0));
+}
+
 #[test]
 fn work_that_never_ends_cannot_hold_it_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::blocking::run_to_end;
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::state::AppState;
@@ -139,7 +140,8 @@ pub(crate) async fn create(
     let secret = Secret::generate();
     let entry = request.entry(&secret)?;
     let properties = ApiKeyObject::new(KeySource::State, &entry);
-    state.stored_keys.create(entry).await?;
+    let keys = state.stored_keys.clone();
+    run_to_end(async move { keys.create(entry).await }).await?;
     tracing::info!(key = properties.id, "API key created");
     Ok(axum::Json(CreatedKey { key: secret.reveal().to_owned(), properties }))
 }
@@ -161,7 +163,8 @@ pub(crate) async fn revoke(
 ) -> Result<axum::Json<RevokedKey>, ApiError> {
     let Path(id) = name.map_err(|error| ApiError::new(Code::KeyNotFound, error.body_text()))?;
     state.stored_keys.check()?;
-    if !state.stored_keys.revoke(&id).await? {
+    let (keys, name) = (state.stored_keys.clone(), id.clone());
+    if !run_to_end(async move { keys.revoke(&name).await }).await? {
         let message = format!("the state has no key `{id}`: keys of a file are removed with `waymark key revoke`");
         return Err(ApiError::new(Code::KeyNotFound, message).with_param("name"));
     }

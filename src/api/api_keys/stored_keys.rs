@@ -101,12 +101,11 @@ impl StoredKeys {
     pub(super) async fn revoke(&self, name: &str) -> Result<bool, ApiError> {
         let _turn = self.turn.lock().await;
         let mut stored = self.read().await?;
-        if !self.records.remove(&key(name)).await? {
-            return Ok(false);
-        }
+        let removed = self.records.remove(&key(name)).await?;
+        // Published even if there was nothing to remove: an earlier call may have ended before it came to this.
         stored.retain(|entry| entry.id.as_str() != name);
         self.publish(stored)?;
-        Ok(true)
+        Ok(removed)
     }
 
     async fn refresh(&self) -> Result<(), ApiError> {
@@ -147,6 +146,23 @@ mod tests {
     use super::*;
     use crate::keys::{KeyId, Secret};
     use crate::store::{SqlStore, StateLimits, Store};
+
+    /// Another server over the state, or a call that ended before it published, may have removed the key.
+    #[tokio::test]
+    async fn a_key_that_is_no_longer_in_the_state_is_refused_after_a_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> =
+            Arc::new(SqlStore::open_directory(dir.path(), StateLimits::default()).await.unwrap());
+        let keys = || ApiKeys::open(None, vec![KeyEntry::of_environment(&Secret::generate())]).unwrap();
+        let [first, second] = [keys(), keys()].map(|keys| StoredKeys::new(keys, Records::new(Arc::clone(&store))));
+        let entry = KeyEntry { id: KeyId::new("alice"), ..KeyEntry::of_environment(&Secret::generate()) };
+        first.create(entry).await.unwrap();
+        second.load().await.unwrap();
+        let knows = |server: &StoredKeys| server.keys.list().iter().any(|(_, entry)| entry.id.as_str() == "alice");
+        assert!(first.revoke("alice").await.unwrap() && knows(&second));
+        assert!(!second.revoke("alice").await.unwrap());
+        assert!(!knows(&first) && !knows(&second));
+    }
 
     #[tokio::test]
     async fn servers_that_create_a_name_at_once_give_it_to_one_key() {

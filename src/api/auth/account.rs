@@ -79,10 +79,16 @@ impl Accounts {
             return Ok(());
         }
         let now = Instant::now().into_std();
-        let counted = |account: &Account| {
-            account.meter.count_requests(&account.limits, more, now).map_err(|refused| account.refusal(refused))
-        };
-        self.0.iter().try_for_each(counted)
+        for (place, account) in self.0.iter().enumerate() {
+            if let Err(refused) = account.meter.count_requests(&account.limits, more, now) {
+                // A refused request uses nothing up in any account.
+                for counted in &self.0[..place] {
+                    counted.meter.uncount_requests(&counted.limits, more, now);
+                }
+                return Err(account.refusal(refused));
+            }
+        }
+        Ok(())
     }
 
     /// Counts `tokens` tokens.
@@ -121,6 +127,18 @@ impl AddressAccounts {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_refused_list_of_requests_uses_nothing_up() {
+        let limits = |most| KeyLimits { requests_per_minute: Some(most), ..KeyLimits::default() };
+        let account = |most, whose| Account { meter: Arc::default(), limits: limits(most), whose };
+        let accounts = Accounts([account(10, "this address"), account(3, "this key")].into());
+        accounts.0.iter().for_each(|account| drop(account.admit().unwrap()));
+        drop(accounts.0[1].admit().unwrap());
+        assert_eq!(accounts.count_requests(5).unwrap_err().message, "this key may ask 3 times a minute");
+        let address = Accounts([accounts.0[0].clone()].into());
+        address.count_requests(9).unwrap();
+    }
 
     #[test]
     fn each_address_has_its_own_limits() {

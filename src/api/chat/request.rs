@@ -88,8 +88,8 @@ pub struct ChatRequest {
     pub guided_choice: Option<Vec<String>>,
     /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
     pub guided_grammar: Option<String>,
-    /// Up to 64 token IDs that end the answer, beside the model's own. The text of such a token is returned unless it
-    /// is a control token. Only for policies that do not search. Not in OpenAI's interface.
+    /// Up to 64 token IDs that end the answer, beside the model's own. The text of such a token is not returned. Only
+    /// for policies that do not search. Not in OpenAI's interface.
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the answer. Only for policies that do not search.
     /// Not in OpenAI's interface.

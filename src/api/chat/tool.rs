@@ -14,6 +14,7 @@ use waymark_models::chat::Tool;
 use super::allowed_tools::AllowedTools;
 use super::request::NamedSchema;
 use crate::api::auth::Caller;
+use crate::api::body;
 use crate::api::episodes::EpisodeQuestion;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
@@ -116,6 +117,10 @@ pub struct ChatToolCall {
     pub kind: ToolKind,
     /// Function and its arguments.
     pub function: CalledFunction,
+    /// Index of the call, which OpenAI's libraries keep in calls that they assemble from a stream. Ignored.
+    #[serde(default, skip_serializing)]
+    #[schema(value_type = Option<usize>, write_only)]
+    pub index: IgnoredAny,
 }
 
 /// Called function and its arguments.
@@ -161,15 +166,18 @@ pub struct FunctionDelta<'a> {
 impl ChatToolCall {
     /// Creates the call that ended the episode `episode`. The ID of the call leads back to it.
     pub(crate) fn of_episode(episode: &str, name: String, arguments: String) -> ChatToolCall {
-        let id = format!("{CALL_PREFIX}{episode}");
-        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction::new(name, arguments) }
+        ChatToolCall::with_id(format!("{CALL_PREFIX}{episode}"), name, arguments)
     }
 
     /// Creates a call with a new ID.
     pub(crate) fn new(call: ToolCallText) -> ChatToolCall {
         let ToolCallText { name, arguments } = call;
-        let id = format!("{CALL_PREFIX}{}", Uuid::now_v7().simple());
-        ChatToolCall { id, kind: ToolKind::Function, function: CalledFunction::new(name, arguments) }
+        ChatToolCall::with_id(format!("{CALL_PREFIX}{}", Uuid::now_v7().simple()), name, arguments)
+    }
+
+    fn with_id(id: String, name: String, arguments: String) -> ChatToolCall {
+        let function = CalledFunction::new(name, arguments);
+        ChatToolCall { id, kind: ToolKind::Function, function, index: IgnoredAny }
     }
 
     /// Returns the two deltas that send this call in a stream. `index` is its number in the answer.
@@ -205,6 +213,12 @@ impl CalledFunction {
         let CalledFunction { name, arguments, .. } = self;
         check_name(&format!("{param}.name"), &name)?;
         let param = format!("{param}.arguments");
+        // Arguments are text in a body, whose own check does not look into them, but JSON in records: with more levels
+        // than the parser accepts, a record could not be read again.
+        if body::is_too_deep(&arguments) {
+            let message = format!("`{param}` is nested deeper than {} levels", body::MAX_DEPTH);
+            return Err(ApiError::invalid(&param, message));
+        }
         // Some clients send a call without arguments back with an empty text.
         let none = arguments.trim().is_empty();
         let arguments = if none { Ok(Map::new()) } else { serde_json::from_str(&arguments) };

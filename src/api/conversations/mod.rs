@@ -56,8 +56,11 @@ impl WireRequest for ConversationRequest {}
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateConversation)]
 pub struct ConversationUpdate {
-    /// Pairs that replace the old ones.
-    pub metadata: BTreeMap<String, String>,
+    /// Pairs that replace the old ones. `null` removes all pairs.
+    // Without a function of its own, serde would take a missing field for `null`.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required)]
+    pub metadata: Option<BTreeMap<String, String>>,
 }
 
 impl WireRequest for ConversationUpdate {}
@@ -121,9 +124,9 @@ pub(crate) async fn update(
     id: Result<Path<String>, PathRejection>,
     JsonBody(request): JsonBody<ConversationUpdate>,
 ) -> Result<axum::Json<ConversationObject>, ApiError> {
-    plan_metadata(Some(&request.metadata))?;
+    plan_metadata(request.metadata.as_ref())?;
     let (id, mut record) = find(&state, &caller, known(id)?).await?;
-    record.metadata = request.metadata;
+    record.metadata = request.metadata.unwrap_or_default();
     // The conversation may have been deleted since it was read.
     if !state.records.update(&key(&caller, &id), record.clone()).await? {
         return Err(absent(&id));

@@ -148,7 +148,7 @@ impl ParkedSessions {
             // Also if `ids` adds nothing, because the session's last token is not computed yet.
             kept if kept == session.len() => Some(session),
             // The client ended its turn before the engine did, or went on with another token.
-            kept => Some(engine.fork(&session, kept, options)),
+            kept => Some(engine.shorten(session, kept, options)),
         }
     }
 

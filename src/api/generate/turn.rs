@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use waymark_agent::{Generator, Steps};
 use waymark_engine::{EngineError, Generate, Origin, TokenStep, TurnFinish};
 use waymark_models::sampler::SamplingParams;
-use waymark_runtime::fleet::SourceSession;
+use waymark_runtime::fleet::{SourceSession, SourceTurn};
 
 use super::plan::{GenerateHead, GeneratePlan};
 use crate::api::auth::Caller;
@@ -43,9 +43,7 @@ pub(super) async fn begin(
     plan: GeneratePlan,
 ) -> Result<(GenerateHead, Generated), ApiError> {
     let GeneratePlan { shown, token_ids, spec, options, prompt_logprobs, session: name } = plan;
-    if token_ids.is_empty() {
-        return Err(ApiError::invalid("token_ids", "`token_ids` must not be empty"));
-    }
+    check_length(token_ids.len(), state.runtime.engine.limit())?;
     caller.lifetime.end_by(Instant::now() + LONGEST + state.config.connection.send);
     let parked = state.parked.clone();
     let name = name.filter(|_| prompt_logprobs.is_none());
@@ -53,7 +51,7 @@ pub(super) async fn begin(
         parked.settle(name, &token_ids).await;
     }
     let known = name.as_ref().and_then(|name| parked.take(&state.runtime.engine, name, options, &token_ids));
-    // A parked session has computed all of its tokens but the last.
+    // Engines elsewhere do not report what they kept. A parked session had computed all of its tokens but the last.
     let kept = known.as_ref().map(|session| session.len().saturating_sub(1));
     let session = known.unwrap_or_else(|| state.runtime.engine.session(options));
     caller.accounts.count_tokens(token_ids.len() - session.len());
@@ -91,10 +89,15 @@ pub(super) async fn begin(
                     Err(error) => break 'turn Err(error),
                 }
             }
-            Ok(turn.finish())
+            let reused = match &turn {
+                // Measured, because other sessions may have taken the blocks of the parked one.
+                SourceTurn::Engine(turn) => kept.map(|_| turn.reused_tokens()),
+                SourceTurn::Fleet(_) => kept,
+            };
+            Ok((turn.finish(), reused))
         };
-        let finish = match ended {
-            Ok(finish) => finish,
+        let (finish, reused) = match ended {
+            Ok(ended) => ended,
             Err(error) => {
                 // Not parked, because the engine would refuse its next turn too.
                 drop(ScopeGuard::into_inner(session));
@@ -102,7 +105,7 @@ pub(super) async fn begin(
                 return;
             }
         };
-        let cached = kept.unwrap_or_else(|| session.cached_prompt_tokens());
+        let cached = reused.unwrap_or_else(|| session.cached_prompt_tokens());
         // Dropped before the end is sent, because the next request may come right after the end.
         drop(session);
         yield match finish {
@@ -113,6 +116,15 @@ pub(super) async fn begin(
     let mut parts = parts.boxed();
     let first = parts.next().await.transpose()?;
     Ok((shown, stream::iter(first.map(Ok)).chain(parts).boxed()))
+}
+
+/// Checks that a sequence of this many tokens is not empty and leaves room to generate. The engine checks that as well,
+/// but only after `score` has computed all tokens that fit.
+fn check_length(tokens: usize, limit: usize) -> Result<(), ApiError> {
+    if tokens == 0 {
+        return Err(ApiError::invalid("token_ids", "`token_ids` must not be empty"));
+    }
+    if tokens >= limit { Err(refusal(EngineError::TooLong { tokens, limit })) } else { Ok(()) }
 }
 
 /// Puts `ids` into a new session and scores all of them but the first, with `top` alternatives each.

@@ -42,37 +42,43 @@ impl Committer {
         }
     }
 
-    /// Commits all changes that are ready.
-    pub(super) fn make_all(&self, queue: &ChangeQueue) {
+    /// Commits all changes that are ready. Returns `false` if accepted changes are left, because another process is
+    /// writing to the index.
+    pub(super) fn make_all(&self, queue: &ChangeQueue) -> bool {
         loop {
             let group = queue.next();
             if group.is_empty() {
-                break;
+                return true;
             }
-            self.make_next(group);
+            let kept = self.make_next(group);
+            if !kept.is_empty() {
+                tracing::info!(changes = kept.len(), "another process is writing to the index: accepted changes wait");
+                kept.into_iter().for_each(|change| queue.put_back(change));
+                return false;
+            }
         }
     }
 
-    /// Commits changes of different documents.
-    fn make_next(&self, group: Vec<QueuedChange>) {
+    /// Commits changes of different documents. Returns accepted changes that have to wait for another process.
+    fn make_next(&self, group: Vec<QueuedChange>) -> Vec<QueuedChange> {
         // Reset before the changes count as running, so that none shows the last step of the previous commit.
         self.meter.set(None);
         for waiting in &group {
             waiting.progress.send_replace(ChangeProgress::Running);
         }
         // Log lines of the commit itself go to the span of the oldest change.
-        if let Some(span) = group.first().map(|oldest| oldest.span.clone()) {
-            span.in_scope(|| self.make(group));
-        }
+        let span = group.first().map_or_else(tracing::Span::none, |oldest| oldest.span.clone());
+        span.in_scope(|| self.make(group))
     }
 
-    /// Commits changes together. If that fails, commits each one alone, so that none fails because of another.
-    fn make(&self, mut group: Vec<QueuedChange>) {
+    /// Commits changes together. If that fails, commits each one alone, so that none fails because of another. Returns
+    /// accepted changes that have to wait for another process: they were acknowledged and must not be lost.
+    fn make(&self, mut group: Vec<QueuedChange>) -> Vec<QueuedChange> {
         let together = group.len();
-        // A single change is not needed again, so it need not be cloned.
+        // A single change that is not accepted is not needed again, so it need not be cloned.
         let taken = |waiting: &mut QueuedChange| {
             let changes = match together {
-                1 => std::mem::take(&mut waiting.changes),
+                1 if waiting.accepted.is_none() => std::mem::take(&mut waiting.changes),
                 _ => waiting.changes.clone(),
             };
             (changes, waiting.accepted.as_ref().map(|accepted| accepted.file.clone()))
@@ -84,6 +90,7 @@ impl Committer {
                 for (waiting, made) in group.into_iter().zip(made) {
                     self.tell(waiting, made, together);
                 }
+                Vec::new()
             }
             Err(error) if together > 1 => {
                 tracing::warn!(
@@ -91,14 +98,17 @@ impl Committer {
                     together,
                     "commit of joined changes failed: retrying each change alone"
                 );
-                for waiting in group {
-                    waiting.span.clone().in_scope(|| self.make(vec![waiting]));
-                }
+                let alone = |waiting: QueuedChange| waiting.span.clone().in_scope(|| self.make(vec![waiting]));
+                group.into_iter().flat_map(alone).collect()
             }
             Err(error) => {
-                for waiting in group {
+                let is_locked = error.code == Code::IndexLocked;
+                let (kept, failed): (Vec<_>, Vec<_>) =
+                    group.into_iter().partition(|waiting| is_locked && waiting.accepted.is_some());
+                for waiting in failed {
                     self.tell(waiting, Err(error.clone()), together);
                 }
+                kept
             }
         }
     }

@@ -8,8 +8,9 @@ mod committer;
 mod queue;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use waymark_index::{Changes, CommitOptions, LiveIndex, PendingChange, PendingChanges, PendingFile};
 
 pub(super) use self::committer::shortened;
@@ -27,6 +28,9 @@ use super::metrics::IndexMetrics;
 /// Maximum number of changes waiting for the running commit; further ones are refused.
 const MAX_WAITING: usize = 64;
 
+/// Time between attempts to commit accepted changes while another process is writing to the index.
+const LOCKED_PAUSE: Duration = Duration::from_secs(1);
+
 /// Documents of the served index.
 #[derive(Debug)]
 pub struct Library {
@@ -39,7 +43,8 @@ pub struct Library {
     queue: ChangeQueue,
     slots: FairSlots,
     meter: CommitMeter,
-    /// Accepted changes that survive the end of the process. `None` if their folder cannot be read.
+    /// Accepted changes that survive the end of the process. `None` if their folder cannot be read, or the index is
+    /// read-only.
     pending: Option<Arc<PendingChanges>>,
     /// Changes that an earlier process accepted, until they are resumed.
     left: Mutex<Vec<(PendingFile, PendingChange)>>,
@@ -93,22 +98,22 @@ impl Library {
                 (None, Vec::new())
             }
         };
+        Library { options: Some(options), pending, left: Mutex::new(left), ..Library::read_only(live) }
+    }
+
+    /// Creates a read-only library. It leaves accepted changes to the processes that may make them.
+    pub fn read_only(live: Arc<LiveIndex>) -> Library {
         Library {
             live,
-            options: Some(options),
+            options: None,
             turn: Arc::default(),
             queue: ChangeQueue::default(),
             // One change beyond the waiting ones is being committed.
             slots: FairSlots::new(1 + MAX_WAITING, "unfinished changes of documents"),
             meter: CommitMeter::default(),
-            pending,
-            left: Mutex::new(left),
+            pending: None,
+            left: Mutex::default(),
         }
-    }
-
-    /// Creates a read-only library.
-    pub fn read_only(live: Arc<LiveIndex>) -> Library {
-        Library { options: None, ..Library::new(live, CommitOptions::default()) }
     }
 
     /// Returns `true` if documents can be changed.
@@ -160,6 +165,11 @@ impl Library {
     fn committer(&self, options: CommitOptions, metrics: &IndexMetrics) -> Committer {
         let live = Arc::clone(&self.live);
         Committer { live, options, metrics: metrics.clone(), meter: self.meter.clone() }
+    }
+
+    /// Waits for the running commit, and holds back others until the guard is dropped.
+    pub(crate) async fn hold_commits(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.turn).lock_owned().await
     }
 
     /// Number of earlier snapshots to keep.
@@ -224,6 +234,7 @@ impl Library {
         let number = self.queue.push(changes, preparing.is_some(), accepted, progress, slot);
         let turn = Arc::clone(&self.turn);
         let queue = self.queue.clone();
+        let drain = drain.clone();
         // Each change spawns one task, and each task commits all changes that are ready, so no change is left over. The
         // task does not belong to a request: a client that disconnects cancels only a change that is still prepared.
         tokio::spawn(async move {
@@ -235,13 +246,25 @@ impl Library {
                 (committer, queue)
             };
             let Ok((committer, queue)) = tokio::task::spawn_blocking(prepare).await else { return };
-            let turn = turn.lock_owned().await;
-            let work = move || {
-                let _held = turn;
-                committer.make_all(&queue);
-            };
-            // A panic has been logged already; its changes are dropped without a result, which `ChangeTicket` detects.
-            let _ = tokio::task::spawn_blocking(work).await;
+            let committer = Arc::new(committer);
+            loop {
+                let turn = Arc::clone(&turn).lock_owned().await;
+                let (committer, queue) = (Arc::clone(&committer), queue.clone());
+                let work = move || {
+                    let _held = turn;
+                    committer.make_all(&queue)
+                };
+                // A panic has been logged already; its changes are dropped without a result, which `ChangeTicket`
+                // detects.
+                if tokio::task::spawn_blocking(work).await.unwrap_or(true) {
+                    return;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(LOCKED_PAUSE) => {}
+                    // The next process resumes what is left.
+                    () = drain.reached(drain::DrainPhase::Expired) => return,
+                }
+            }
         });
         ticket
     }

@@ -82,6 +82,14 @@ impl ChangeQueue {
         }
     }
 
+    /// Puts a change back at its place.
+    pub(super) fn put_back(&self, change: QueuedChange) {
+        change.progress.send_replace(ChangeProgress::Queued);
+        let mut waiting = self.lock();
+        let place = waiting.changes.partition_point(|other| other.number < change.number);
+        waiting.changes.insert(place, change);
+    }
+
     /// Removes a change from the queue.
     pub(super) fn remove(&self, number: u64) -> Option<QueuedChange> {
         let mut waiting = self.lock();

@@ -27,6 +27,8 @@ pub(super) struct ResponseEntry {
     /// Deadline of the generation.
     pub(super) until: Option<Instant>,
     pub(super) builder: SharedBuilder,
+    /// If `true`, what the response leaves behind is kept.
+    pub(super) store: bool,
     /// Conversation up to the question.
     pub(super) history: ChatHistory,
     /// Input of the request, as items.
@@ -59,6 +61,7 @@ impl ResponseEntry {
             owner: caller.owner,
             until: caller.lifetime.end(),
             builder: Arc::new(Mutex::new(builder)),
+            store: plan.store,
             history: plan.history.clone(),
             input: plan.input.clone(),
             conversation: plan.conversation.clone(),

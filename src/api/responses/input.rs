@@ -69,9 +69,9 @@ pub struct InputCallOutput {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ItemReference {
-    /// Always `item_reference`.
+    /// `item_reference`, which may be left out.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Option<String>,
     /// ID of the item.
     pub id: String,
 }

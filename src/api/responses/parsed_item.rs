@@ -158,9 +158,11 @@ mod tests {
 
     #[test]
     fn the_field_at_fault_is_named() {
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(124), "]".repeat(124));
         for (item, param) in [
             (json!({"type": "function_call", "call_id": "c", "name": "a b", "arguments": "{}"}), "at.name"),
             (json!({"type": "function_call", "call_id": "c", "name": "a", "arguments": "[]"}), "at.arguments"),
+            (json!({"type": "function_call", "call_id": "c", "name": "a", "arguments": deep}), "at.arguments"),
             (json!({"type": "function_call", "name": "a", "arguments": "{}"}), "at.call_id"),
             (json!({"type": "function_call_output", "call_id": "c"}), "at.output"),
             (json!({"type": "function_call_output", "call_id": "c", "output": 3}), "at.output"),

@@ -35,6 +35,9 @@ pub(super) struct ResponsePlan {
     pub(super) show: Show,
     /// Response object in its initial state.
     pub(super) object: ResponseObject,
+    /// If `true`, what the response leaves behind is kept: the response on a server that keeps responses, and its items
+    /// in a conversation.
+    pub(super) store: bool,
     /// Names of the functions whose calls the policy writes in its answer.
     pub(super) functions: Vec<String>,
     /// Messages as another response may continue them: without instructions.
@@ -82,7 +85,8 @@ impl ResponsePlan {
         // A response that is not stored leaves no trace either, unless `rag.store` asks for one.
         options.store = options.store.or_else(|| (!store).then_some(false));
         restrict(&mut options, &request, &tools, searches)?;
-        let object = object(id, &policy, &options, &request, tools.listed);
+        let stored = store && state.responses.is_enabled();
+        let object = object(id, &policy, &options, &request, tools.listed, stored);
         let own = request.input.parsed()?;
         let input = own.iter().filter(|(_, item)| item.is_seen()).map(|(_, item)| item.listed()).collect();
         // A result at the end may answer the call that ended an earlier episode; `tool::resume` lets that one go on.
@@ -111,6 +115,7 @@ impl ResponsePlan {
             stream,
             show,
             object,
+            store,
             functions,
             history,
             input,
@@ -120,7 +125,7 @@ impl ResponsePlan {
     }
 }
 
-/// Checks the options that need a stored response. `store` is `true` if the response is stored.
+/// Checks the options that need a stored response. `store` is `true` unless the request asks for nothing to be kept.
 fn check_store(state: &AppState, request: &ResponsesRequest, store: bool) -> Result<(), ApiError> {
     let background = request.background.unwrap_or(false);
     if background && !store {
@@ -129,9 +134,12 @@ fn check_store(state: &AppState, request: &ResponsesRequest, store: bool) -> Res
     if request.conversation.is_some() && !store {
         return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
     }
-    if background && !state.responses.is_enabled() {
+    // A conversation is kept even where no response is, so `store` has a meaning beside it.
+    let demanded = request.store == Some(true) && request.conversation.is_none();
+    if (background || demanded) && !state.responses.is_enabled() {
         let message = "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
-        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("background"));
+        let param = if background { "background" } else { "store" };
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param(param));
     }
     Ok(())
 }
@@ -214,6 +222,7 @@ fn object(
     options: &EpisodeOptions,
     request: &ResponsesRequest,
     tools: Vec<Value>,
+    store: bool,
 ) -> ResponseObject {
     // The seed is not shown, so it does not matter here.
     let sampling = options.sampling.or(&policy.sampling).params(0, 0);
@@ -244,7 +253,7 @@ fn object(
         },
         safety_identifier: request.safety_identifier.clone(),
         service_tier: "default",
-        store: request.store.unwrap_or(true),
+        store,
         temperature: sampling.temperature,
         text: TextOptions {
             format: format(request),

@@ -27,7 +27,7 @@ pub(super) async fn resolve(state: &AppState, caller: &Caller, input: &mut Respo
     let mut outputs: HashMap<String, Vec<Value>> = HashMap::new();
     let mut bytes = 0;
     for (at, item) in items.iter_mut().enumerate() {
-        if item.get("type").and_then(Value::as_str) != Some("item_reference") {
+        if !is_reference(item) {
             continue;
         }
         let at = format!("input[{at}]");
@@ -52,6 +52,16 @@ pub(super) async fn resolve(state: &AppState, caller: &Caller, input: &mut Respo
         }
     }
     Ok(())
+}
+
+/// Returns `true` if an item refers to another one. A reference without a type has an ID and nothing of a message.
+fn is_reference(item: &Value) -> bool {
+    match item.get("type") {
+        None | Some(Value::Null) => {
+            item.get("id").is_some() && item.get("role").is_none() && item.get("content").is_none()
+        }
+        Some(kind) => kind == "item_reference",
+    }
 }
 
 /// Returns the ID of the response that made the item `id`.

@@ -33,7 +33,8 @@ pub struct ResponsesRequest {
     /// Conversation that is continued; the items of this response are added to it. Requires `store`, and excludes
     /// `previous_response_id`.
     pub conversation: Option<ConversationParam>,
-    /// If `true` (the default), the response is stored and can be fetched and continued by its ID.
+    /// If `true` (the default), the response is stored and can be fetched and continued by its ID. A server that keeps
+    /// no responses refuses `true`, unless there is a `conversation` to keep.
     pub store: Option<bool>,
     /// If `true`, the request returns at once and the response is generated in the background. Requires `store`.
     pub background: Option<bool>,

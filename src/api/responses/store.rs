@@ -175,8 +175,7 @@ impl Responses {
     /// # Errors
     /// If either cannot be written, or the conversation is gone. The loss is logged and counted.
     pub(super) async fn keep(&self, entry: &Arc<ResponseEntry>) -> Result<(), Unwritten> {
-        let asked = lock(&entry.builder).object().store;
-        if !asked {
+        if !entry.store {
             return Ok(());
         }
         let stored = StoredResponse::of(entry, &self.process, 0);

@@ -44,14 +44,24 @@ pub(super) struct PlayedRollout {
 }
 
 impl PlayedRollout {
-    /// Returns the approximate size of the trajectory in an answer, in bytes.
+    /// Returns the approximate size of the trajectory in an answer, and of the question's texts that are kept for its
+    /// reward, in bytes.
     pub(super) fn bytes(&self) -> usize {
         /// Size of the fields beside tokens and texts.
         const FIELDS: usize = 512;
         let shown = &self.shown;
         let tokens = RolloutTokens::bytes(shown.prompt_ids.len(), shown.response_ids.len());
-        FIELDS + tokens + shown.answer.as_ref().map_or(0, String::len)
+        let question = self.rollout.as_ref().map_or(0, question_bytes);
+        FIELDS + tokens + shown.answer.as_ref().map_or(0, String::len) + question
     }
+}
+
+/// Returns the size of a rollout's copies of the texts of its question, in bytes.
+fn question_bytes(rollout: &Rollout) -> usize {
+    let Rollout { sample, row, support, .. } = rollout;
+    let lists = [&sample.golds, &sample.supporting, &sample.without, &row.golds, support];
+    let texts = lists.into_iter().flatten().chain([&sample.question, &row.question]);
+    texts.map(|text| size_of_val(text) + text.len()).sum()
 }
 
 /// Builds the episodes of a plan.

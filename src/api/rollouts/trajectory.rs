@@ -139,11 +139,15 @@ impl RolloutTokens {
     /// Returns the tokens of `sample`.
     pub(super) fn of(sample: &Sample) -> RolloutTokens {
         let prompt = sample.prompt_tokens;
+        let learned = sample.loss_mask();
+        let response_logprobs = sample.sampled_logprobs()[prompt..].to_vec();
+        // The training loop encodes turns again, and tokens that differ from the sampled ones have no log-probability.
+        let covered = |(learned, logprob): (&bool, &Option<f32>)| u8::from(*learned && logprob.is_some());
         RolloutTokens {
             prompt_ids: sample.tokens[..prompt].to_vec(),
             response_ids: sample.tokens[prompt..].to_vec(),
-            response_mask: sample.loss_mask()[prompt..].iter().map(|learned| u8::from(*learned)).collect(),
-            response_logprobs: sample.sampled_logprobs()[prompt..].to_vec(),
+            response_mask: learned[prompt..].iter().zip(&response_logprobs).map(covered).collect(),
+            response_logprobs,
         }
     }
 
@@ -167,7 +171,8 @@ impl RolloutScores {
             f1: row.f1,
             support_f1: row.support_f1,
             valid: row.valid,
-            searches: searches.iter().sum::<usize>() + counts.failed,
+            // Failed searches are among those of their modes.
+            searches: searches.iter().sum(),
             duplicates: row.duplicates,
             cost: row.cost,
             cut_searches,
@@ -182,5 +187,50 @@ impl RolloutTrajectory {
         self.reward = Some(reward.total);
         self.reward_parts = reward.parts;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use waymark_agent::{Timings, Trajectory, Usage};
+    use waymark_engine::{Origin, Token};
+    use waymark_runtime::evaluate::SearchCounts;
+    use waymark_training::sample::SampleTask;
+
+    use super::*;
+
+    #[test]
+    fn the_mask_covers_sampled_tokens_only() {
+        let token = |origin, logprob| Token { id: 1, origin, logprob, forced: false };
+        let tokens = vec![
+            token(Origin::Prompt, None),
+            token(Origin::Policy, Some(-0.5)),
+            // Encoded again, and not sampled.
+            token(Origin::Policy, None),
+            token(Origin::Environment, None),
+            token(Origin::Policy, Some(-0.25)),
+        ];
+        let trajectory = Trajectory {
+            id: String::new(),
+            tokens,
+            prompt_tokens: 1,
+            text: String::new(),
+            actions: Vec::new(),
+            evidence: Vec::new(),
+            answer: None,
+            finish: EpisodeEnd::Stop,
+            usage: Usage::default(),
+            timings: Timings::default(),
+        };
+        let tokens = RolloutTokens::of(&Sample::from_trajectory(trajectory, SampleTask::default()));
+        assert_eq!(tokens.response_mask, [1, 0, 0, 1]);
+        assert_eq!(tokens.response_logprobs, [Some(-0.5), None, None, Some(-0.25)]);
+    }
+
+    #[test]
+    fn a_failed_search_counts_once() {
+        let searches = SearchCounts { passage: 2, graph: 1, failed: 1, ..SearchCounts::default() };
+        let row = EpisodeRow { searches, ..EpisodeRow::default() };
+        assert_eq!(RolloutScores::of(&row, 0).searches, 3);
     }
 }

@@ -11,7 +11,8 @@ use crate::api::state::{AppState, now};
 /// Plays all episodes and returns their trajectories in the order of the questions.
 ///
 /// # Errors
-/// If the trajectories exceed the size limit of answers, or their rewards cannot be computed.
+/// If the trajectories, with the texts that are kept for their rewards, exceed the size limit of answers, or their
+/// rewards cannot be computed.
 pub(super) async fn collect(state: &AppState, mut rollouts: Rollouts) -> Result<RolloutBatch, ApiError> {
     let created = now();
     let limit = state.config.answer_bytes;
@@ -29,7 +30,8 @@ pub(super) async fn collect(state: &AppState, mut rollouts: Rollouts) -> Result<
         // Checked while episodes run, because returning cancels the rest of them.
         if bytes > limit {
             let message = format!(
-                "the trajectories take more than {limit} bytes; send `stream: true`, or fewer questions in a request"
+                "the trajectories, with the texts that rewards compare, take more than {limit} bytes; send \
+                 `stream: true`, a smaller `n`, or fewer questions in a request"
             );
             return Err(ApiError::new(Code::ResponseTooLarge, message).with_param("questions"));
         }

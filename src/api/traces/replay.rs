@@ -24,7 +24,7 @@ use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::encoding::holding;
 use crate::api::episodes::{self, ServedEpisode};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
-use crate::api::follow::event_tokens;
+use crate::api::follow::EventTokens;
 use crate::api::indexes::INDEX;
 use crate::api::state::AppState;
 
@@ -313,8 +313,9 @@ async fn run(episode: ServedEpisode, accounts: &Accounts) -> Result<(Trajectory,
     let (sender, mut events) = mpsc::channel(64);
     let heard = async {
         let mut cited = Vec::new();
+        let mut tokens = EventTokens::default();
         while let Some(event) = events.recv().await {
-            accounts.count_tokens(event_tokens(&event));
+            accounts.count_tokens(tokens.added_by(&event));
             if let Event::Finished { citations, .. } = event {
                 cited = citations;
             }

@@ -139,7 +139,15 @@ impl Traces {
     /// 503 if the state cannot be read.
     pub(super) async fn find(&self, id: &str, caller: &Caller) -> Result<Option<FoundTrace>, ApiError> {
         if let Some(trace) = self.recent.get(id) {
-            return Ok(trace.belongs_to(caller).then_some(FoundTrace::Recent(trace)));
+            if !trace.belongs_to(caller) {
+                return Ok(None);
+            }
+            let key = RecordKey::new(RecordKind::Trace, caller.owner, id);
+            if self.may_be_gone(id) && self.records.find(&key).await?.is_none() {
+                self.recent.remove(id);
+                return Ok(None);
+            }
+            return Ok(Some(FoundTrace::Recent(trace)));
         }
         if !self.records.is_durable() {
             return Ok(None);
@@ -153,18 +161,23 @@ impl Traces {
     /// # Errors
     /// 503 if the state cannot be read.
     pub(super) async fn youngest(&self, caller: &Caller, limit: usize) -> Result<Vec<Value>, ApiError> {
-        let recent = self.recent.youngest(caller.owner, limit);
+        let recent = self.recent.youngest(caller.owner, limit).into_iter();
+        // Asked before the records are read, since traces are written meanwhile.
+        let mut recent: Vec<_> = recent.map(|trace| (self.may_be_gone(trace.id()), trace)).collect();
+        let range = RecordRange::youngest(RecordKind::Trace, caller.owner, limit);
+        let recorded = match self.records.is_durable() {
+            true => self.records.list::<Value>(&range).await?,
+            false => Vec::new(),
+        };
+        // One that is older than the recorded ones has no place among the youngest either.
+        recent.retain(|(may_be_gone, trace)| !may_be_gone || recorded.iter().any(|other| other.id == trace.id()));
+        let known: HashSet<String> = recent.iter().map(|(_, trace)| trace.id().to_owned()).collect();
         let mut summaries: Vec<Value> =
-            recent.iter().filter_map(|trace| serde_json::to_value(trace.summary()).ok()).collect();
-        if self.records.is_durable() {
-            let known: HashSet<String> = recent.iter().map(|trace| trace.id().to_owned()).collect();
-            let range = RecordRange::youngest(RecordKind::Trace, caller.owner, limit);
-            let recorded = self.records.list::<Value>(&range).await?;
-            summaries.extend(recorded.into_iter().filter(|trace| !known.contains(&trace.id)).map(|trace| trace.value));
-            // A stable sort: among traces of the same second, those in memory come first.
-            summaries.sort_by_key(|summary| std::cmp::Reverse(summary["created"].as_u64()));
-            summaries.truncate(limit);
-        }
+            recent.iter().filter_map(|(_, trace)| serde_json::to_value(trace.summary()).ok()).collect();
+        summaries.extend(recorded.into_iter().filter(|trace| !known.contains(&trace.id)).map(|trace| trace.value));
+        // A stable sort: among traces of the same second, those in memory come first.
+        summaries.sort_by_key(|summary| std::cmp::Reverse(summary["created"].as_u64()));
+        summaries.truncate(limit);
         Ok(summaries)
     }
 
@@ -181,6 +194,12 @@ impl Traces {
             self.records.remove(&RecordKey::new(RecordKind::Trace, caller.owner, id)).await?;
         }
         Ok(())
+    }
+
+    /// Returns `true` if another server over the state may have deleted the trace `id`, which is in memory. It cannot
+    /// before the trace is written.
+    fn may_be_gone(&self, id: &str) -> bool {
+        self.records.is_shared() && !self.pending().contains_key(id)
     }
 
     fn pending(&self) -> MutexGuard<'_, HashMap<String, usize>> {

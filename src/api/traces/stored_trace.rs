@@ -147,7 +147,7 @@ impl StoredTrace {
             return None;
         }
         let standing = self.record.evidence.iter().filter(|found| found.withdrawn.is_none());
-        let earlier = self.asked.options.continues.iter().flat_map(|earlier| earlier.passages.iter().cloned());
+        let earlier = self.continues().into_iter().flat_map(|earlier| earlier.passages.iter().cloned());
         let found = standing.flat_map(|found| found.hits.iter().map(|hit| hit.passage.clone()));
         Some(ContinuedEpisode {
             tokens: self.record.visible_tokens().iter().map(|token| token.id).collect(),

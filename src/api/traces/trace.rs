@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use waymark_agent::{
-    Action, ActionRecord, ConversationMessage, EpisodeEnd, EpisodeOptions, HiddenEvidence, Role, Sampling,
-    SearchRecord, Timings, TurnEnds, Usage,
+    Action, ActionRecord, ContinuedEpisode, ConversationMessage, EpisodeEnd, EpisodeOptions, HiddenEvidence, Role,
+    Sampling, SearchRecord, Timings, TurnEnds, Usage,
 };
 use waymark_index::{AnswerCut, Hit, Mode, SearchFields, SearchScope, TripleHit, WithSearch};
 use waymark_models::chat::ToolCall;
@@ -305,7 +305,7 @@ impl StoredTrace {
             generation: asked.generation,
             system_fingerprint: &asked.fingerprint,
             messages,
-            options: trace_options(&asked.options),
+            options: trace_options(&asked.options, self.continues()),
             // Seeds are signed in requests too.
             seed: asked.options.seed.cast_signed(),
             answer,
@@ -317,6 +317,16 @@ impl StoredTrace {
             searches: record.evidence.iter().map(TraceSearch::from).collect(),
             timings: record.timings.into(),
         }
+    }
+
+    /// Returns the earlier episode that this one went on with. `None` if the prompt was encoded from the conversation
+    /// alone.
+    pub(super) fn continues(&self) -> Option<&ContinuedEpisode> {
+        let earlier = self.asked.options.continues.as_deref()?;
+        // The request names the earlier episode also if it was too long to go on with.
+        let prompt = self.record.tokens.get(..self.record.prompt_tokens)?;
+        let begins = prompt.iter().map(|token| token.id).take(earlier.tokens.len());
+        begins.eq(earlier.tokens.iter().copied()).then_some(earlier)
     }
 }
 
@@ -331,7 +341,7 @@ impl SearchFields for TraceOptionFields<'_> {
     const SCOPE: SearchScope = SearchScope::Recorded;
 }
 
-fn trace_options(options: &EpisodeOptions) -> TraceOptions<'_> {
+fn trace_options<'a>(options: &'a EpisodeOptions, continues: Option<&ContinuedEpisode>) -> TraceOptions<'a> {
     let rest = TraceOptionFields {
         sampling: &options.sampling,
         max_tokens: options.max_tokens,
@@ -357,7 +367,7 @@ fn trace_options(options: &EpisodeOptions) -> TraceOptions<'_> {
         ends: Some(&options.ends).filter(|ends| !ends.is_default()),
         calls: &options.calls,
         strict: &options.strict,
-        continued_tokens: options.continues.as_ref().map(|earlier| earlier.tokens.len()),
+        continued_tokens: continues.map(|earlier| earlier.tokens.len()),
         one_call: &options.one_call,
     };
     WithSearch { search: options.search.clone(), rest }

@@ -145,6 +145,8 @@ pub(crate) async fn search(
         lists.push(found.hits);
     }
     let hits = joined(lists, k);
+    // The lists of several queries are deeper than the result, which misses at most the passages up to `k`.
+    let left_out = left_out.min(k.saturating_sub(hits.len()));
     let cut = AnswerCut::of(left_out, limit);
     let data = results(&hits);
     let has_more = cut.is_some();

@@ -45,9 +45,11 @@ impl WireRequest for AddFile {}
 #[serde(deny_unknown_fields)]
 #[schema(as = UpdateVectorStoreFile)]
 pub struct AttributesUpdate {
-    /// Attributes that replace the old ones.
-    #[schema(value_type = Object)]
-    pub attributes: Map<String, Value>,
+    /// Attributes that replace the old ones. `null` removes all attributes.
+    // Without a function of its own, serde would take a missing field for `null`.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(required, value_type = Option<Object>)]
+    pub attributes: Option<Map<String, Value>>,
 }
 
 impl WireRequest for AttributesUpdate {}
@@ -246,7 +248,7 @@ pub(crate) async fn update(
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
     let (sizes, batch) = store.file(&id).map_or((None, None), |file| (file.sizes, file.batch));
-    let change = AddFile { file_id: id.clone(), attributes: Some(request.attributes), chunking_strategy: None };
+    let change = AddFile { file_id: id.clone(), attributes: request.attributes, chunking_strategy: None };
     let file = CheckedFile { sizes, batch, ..change.validate(&state, &caller)? };
     add(&state, &store, &caller, file).await?;
     described(&state, &store, &id).map(axum::Json)

@@ -62,8 +62,8 @@ impl Args {
         let step_limit = config.model.device.step_limit;
         // Signals are caught from here on, while weights are still being downloaded.
         let mut stop = Box::pin(stop_signal());
-        // Only if there is something to reload: a hang-up ends a process that does not catch it, as users expect.
-        let hangups = (wants_trained(&config) || start::has_reloadable_files(&config)).then(Hangups::catch);
+        // A hang-up ends a process in a terminal that has nothing to reload, as users expect.
+        let hangups = (wants_trained(&config) || start::catches_hangups(&config)).then(Hangups::catch);
         let (server, model) = start::unless_stopped(prepare(config), stop.as_mut()).await?;
         start::reload_on_hangup(&server, hangups);
         let url = server.url();

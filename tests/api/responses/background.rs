@@ -71,11 +71,14 @@ async fn there_are_none_where_none_is_kept() {
         let responses = ResponseLimits { kept, bytes, ..ResponseLimits::default() };
         let http = HttpConfig { responses, ..HttpConfig::default() };
         let server = ServerPlan { http, ..ServerPlan::new(says("hi")) }.build().await;
-        let (status, body) = create(&server, &ask(json!({"background": true}))).await;
-        let error = &body["error"];
-        assert_eq!((status, &error["code"]), (400, &json!("unsupported_parameter")));
-        assert_eq!(error["param"], "background");
-        assert_eq!(create(&server, &ask(json!({}))).await.0, 200);
+        for (asked, param) in [(json!({"background": true}), "background"), (json!({"store": true}), "store")] {
+            let (status, body) = create(&server, &ask(asked)).await;
+            let error = &body["error"];
+            assert_eq!((status, &error["code"]), (400, &json!("unsupported_parameter")));
+            assert_eq!(error["param"], param);
+        }
+        let (status, response) = create(&server, &ask(json!({}))).await;
+        assert_eq!((status, &response["store"]), (200, &json!(false)), "{response}");
     }
 }
 

@@ -90,6 +90,15 @@ result = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees"}
 answer = client.chat.completions.create(model="plain", messages=weather + [whole.message, result], tools=tools)
 assert answer.choices[0].message.content == "It is warm.", answer
 
+# Streamed through the helper, which keeps the index of a delta in its call, and answered.
+with client.chat.completions.stream(model="plain", messages=weather, tools=tools) as stream:
+    for event in stream:
+        pass
+    final = stream.get_final_completion().choices[0].message
+result = {"role": "tool", "tool_call_id": final.tool_calls[0].id, "content": "21 degrees"}
+answer = client.chat.completions.create(model="plain", messages=weather + [final, result], tools=tools)
+assert answer.choices[0].message.content == "It is warm.", answer
+
 # Embeddings: the SDK asks for base64 by itself.
 embedding = client.embeddings.create(model="letters", input=["abba", "c"])
 assert embedding.data[0].embedding == [2.0, 2.0, 0.0], embedding
