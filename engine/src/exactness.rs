@@ -43,17 +43,19 @@ struct TestSession {
     id: u64,
     tokens: Vec<u32>,
     known: usize,
+    /// Number of steps that the mailbox holds.
+    capacity: usize,
     inbox: Option<Inbox>,
     output: Output,
 }
 
 impl TestSession {
     fn new(id: u64, prompt: Vec<u32>) -> Self {
-        Self { id, tokens: prompt, known: 0, inbox: None, output: (Vec::new(), Vec::new()) }
+        Self { id, tokens: prompt, known: 0, capacity: 8, inbox: None, output: (Vec::new(), Vec::new()) }
     }
 
     fn begin(&mut self, core: &mut Core, generate: Generate) {
-        let (outbox, inbox) = mailbox(8);
+        let (outbox, inbox) = mailbox(self.capacity);
         core.apply(EngineCommand::Generate(Box::new(Submission {
             session: self.id,
             options: SessionOptions::default(),
@@ -310,6 +312,75 @@ fn a_device_that_draws_writes_the_same_with_proposed_tokens() {
     let (found, counters) = outputs(mock(), 4, &requests);
     assert_eq!(found, expected);
     assert!(counters.lookup_accepted_tokens_total.get() > 0);
+}
+
+/// Runs a turn over a prompt of 20 tokens, in steps of up to `rows` rows of logits, for a reader that holds up to
+/// `capacity` tokens. Returns its output and the number of steps.
+fn scored(backend: Box<dyn Backend>, rows: usize, capacity: usize, generate: &Generate) -> (Output, u64) {
+    let counters = Arc::new(Counters::default());
+    let config = EngineConfig { step_tokens: 96, max_batch_rows: rows, ..EngineConfig::default() };
+    let bytes = Tokenizer::bytes().table();
+    let mut core = Core::new(backend, &config, bytes, counters.clone(), Arc::new(StopFlag::default()));
+    let mut sessions = [TestSession { capacity, ..TestSession::new(0, prompt(1)[..20].to_vec()) }];
+    sessions[0].begin(&mut core, generate.clone());
+    settle(&mut core, &mut sessions);
+    assert_eq!(counters.invariant_violations_total.get(), 0);
+    assert_eq!(counters.lookup_proposed_tokens_total.get(), 0, "forced tokens are not looked up");
+    let [session] = sessions;
+    (session.output, counters.steps_total.get())
+}
+
+#[test]
+fn forced_tokens_are_scored_together_to_the_last_bit() {
+    let force: Vec<u32> = (0..120).map(|position| (position * 37 + position / 9 * 5) % 256).collect();
+    let scores = Generate {
+        sampling: SamplingParams::greedy(),
+        max_tokens: 100,
+        force: force[..100].to_vec(),
+        ..Generate::default()
+    };
+    let stop = [force[60] as u8, force[61] as u8];
+    let warm = SamplingParams { repetition_penalty: 1.2, seed: 9, ..SamplingParams::default() };
+    let requests = [
+        scores.clone(),
+        Generate { sampling: SamplingParams { top_logprobs: 3, ..SamplingParams::greedy() }, ..scores.clone() },
+        Generate { sampling: warm, force: force[..70].to_vec(), ..scores.clone() },
+        Generate { max_tokens: 33, ..scores.clone() },
+        Generate { eos: vec![force[50]], ..scores.clone() },
+        Generate { stops: Arc::new(StopSet::new([stop])), ..scores.clone() },
+        // The context ends within the forced tokens.
+        Generate { max_tokens: 200, force, ..scores.clone() },
+    ];
+    for (request, generate) in requests.iter().enumerate() {
+        // With a single row of logits there is no room for a proposed token.
+        let (expected, slow) = scored(cpu(64), 1, 256, generate);
+        assert!(slow as usize >= expected.0.len(), "request {request}: {slow} steps");
+        for (capacity, most) in [(8, 20), (256, 10)] {
+            let (found, steps) = scored(cpu(64), 64, capacity, generate);
+            assert_eq!(found, expected, "request {request} with room for {capacity} tokens");
+            // The tokens after the forced ones are sampled one by one.
+            let sampled = expected.0.len().saturating_sub(generate.force.len());
+            assert!(steps as usize <= most + sampled, "request {request} with room for {capacity}: {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn a_device_scores_forced_tokens_together() {
+    let force: Vec<u32> = (0..200).map(|position| (position * 37 + position / 9 * 5) % 256).collect();
+    let scores = Generate { sampling: SamplingParams::greedy(), max_tokens: 200, force, ..Generate::default() };
+    for top_logprobs in [0, 2] {
+        let sampling = SamplingParams { top_logprobs, ..SamplingParams::greedy() };
+        let scores = Generate { sampling, ..scores.clone() };
+        let mock = || MockBackend::random(5, 256).with_blocks(64).with_confidence(2.0);
+        let (expected, slow) = scored(Box::new(mock()), 1, 256, &scores);
+        assert!(slow >= 200 && expected.1 == [Ok(TurnFinish::Length)], "{slow} steps: {:?}", expected.1);
+        for backend in [mock(), mock().with_overlap()] {
+            let (found, steps) = scored(Box::new(backend), 64, 256, &scores);
+            assert_eq!(found, expected);
+            assert!(steps < 20, "{steps} steps");
+        }
+    }
 }
 
 /// A decoder on the CPU that draws tokens itself where it gets instructions, as a GPU does.

@@ -17,10 +17,12 @@ const FADING: f64 = 0.97;
 /// Chance of acceptance before the first verification. This prior counts as much as one verified token.
 const PRIOR: f64 = 0.5;
 
-/// Proposed tokens of a session, and their success so far.
+/// Proposed tokens of a session, and the success of those that were looked up so far.
 #[derive(Debug, Default)]
 pub(super) struct PromptLookup {
     proposal: Vec<u32>,
+    /// If `true`, the turn forces the proposed tokens, and their acceptance says nothing about lookup.
+    forced: bool,
     /// Weighted number of accepted tokens.
     accepted: f64,
     /// Weighted number of verified tokens; those after a rejected one are not verified.
@@ -33,6 +35,11 @@ impl PromptLookup {
         &self.proposal
     }
 
+    /// Returns `true` if the tokens last proposed were looked up.
+    pub(super) fn is_looked_up(&self) -> bool {
+        !self.forced
+    }
+
     /// Returns the estimated probability that a proposed token is accepted, if all tokens before it are.
     pub(super) fn chance(&self) -> f64 {
         (self.accepted + PRIOR) / (self.verified + 1.0)
@@ -41,6 +48,7 @@ impl PromptLookup {
     /// Proposes `tokens` tokens to follow `ids`. Returns `false` if the last ids have no earlier occurrence.
     pub(super) fn propose(&mut self, ids: &[u32], tokens: usize) -> bool {
         self.proposal.clear();
+        self.forced = false;
         let Some(from) = continuation(ids) else { return false };
         for index in from..from + tokens {
             // Past the end of the sequence, the proposal continues with its own tokens: a repeated phrase goes on.
@@ -48,6 +56,13 @@ impl PromptLookup {
             self.proposal.push(id);
         }
         true
+    }
+
+    /// Proposes tokens that the turn forces, which are accepted for certain.
+    pub(super) fn propose_forced(&mut self, tokens: &[u32]) {
+        self.proposal.clear();
+        self.proposal.extend_from_slice(tokens);
+        self.forced = true;
     }
 
     /// Records a step without a proposal.

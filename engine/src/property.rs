@@ -25,6 +25,7 @@ use super::request::{Generate, SessionOptions};
 use super::scheduler::Scheduler;
 use super::snapshot::SessionState;
 use super::stage::TurnStage;
+use super::step_loop::STEPS_PER_AUDIT;
 
 /// The core over a mock backend, driven as the engine thread does.
 struct CoreMachine {
@@ -170,6 +171,20 @@ fn the_tokens_of_a_step_do_not_wait_until_an_adapter_is_loaded() {
     harness.read(0);
     assert_eq!(harness.clients[0].tokens.len(), 6);
     harness.settle();
+}
+
+#[test]
+fn the_accounting_is_audited_before_the_engine_waits_and_every_so_many_steps() {
+    let mut harness = harness(mock(64), &EngineConfig::default());
+    harness.machine.core.steps().scheduler.lose_block();
+    harness.machine.core.steps().prepare_idle();
+    assert_eq!(harness.counters.invariant_violations_total.get(), 1);
+    harness.apply(submit(0, 20, 30));
+    harness.counters.steps_total.add(STEPS_PER_AUDIT as usize - 2);
+    harness.apply(Operation::Step { times: 1 });
+    assert_eq!(harness.counters.invariant_violations_total.get(), 1);
+    harness.apply(Operation::Step { times: 1 });
+    assert_eq!(harness.counters.invariant_violations_total.get(), 2);
 }
 
 #[test]

@@ -101,6 +101,11 @@ impl RunningTurn {
         left.min(self.outbox.room()).saturating_sub(1)
     }
 
+    /// Returns the tokens that the turn forces after a sequence of `len` tokens.
+    pub(super) fn forced(&self, len: usize) -> &[u32] {
+        self.generate.force.get(self.sampled(len)..).unwrap_or_default()
+    }
+
     /// Returns instructions with which the backend may choose the token that follows the tokens `ids` of a sequence and
     /// then `ahead`, among `vocab` tokens. Waits for the token's mask until `until`, unless the turn's masks are slow.
     /// `None` if the mask is late, or if the choice needs the logits.

@@ -16,7 +16,7 @@ use super::pass_runner::PassRunner;
 use super::scheduler::{BlockCopy, PlannedRow, Scheduler};
 
 /// Number of steps between two audits of the block accounting.
-const STEPS_PER_AUDIT: u64 = 256;
+pub(super) const STEPS_PER_AUDIT: u64 = 256;
 
 /// A pass in flight; its rows are in [`StepLoop::rows`].
 #[derive(Debug)]

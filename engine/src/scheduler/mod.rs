@@ -553,6 +553,12 @@ impl Scheduler {
         self.costs = StepCosts::default();
     }
 
+    /// Takes a block that no session accounts for, as an error in the accounting would.
+    #[cfg(test)]
+    pub(super) fn lose_block(&mut self) {
+        self.pool.take();
+    }
+
     /// Checks every invariant of blocks, queues and sequences. Takes time in proportion to the pool.
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), String> {

@@ -1,10 +1,11 @@
-//! Proposed tokens of a step: rows that sample are extended where that is expected to save time.
+//! Proposed tokens of a step: rows that sample are extended by the tokens that their turns force, and by looked up ones
+//! where that is expected to save time.
 
 use super::step_costs::StepSize;
-use super::{PlannedRow, Scheduler};
+use super::{CLAIM, PlannedRow, Scheduler};
 
-/// Maximum number of sampling rows in a step with proposed tokens. Steps of more rows are bound by arithmetic, and each
-/// row costs a search in its ids on the engine thread.
+/// Maximum number of sampling rows in a step with looked up tokens. Steps of more rows are bound by arithmetic, and
+/// each row costs a search in its ids on the engine thread.
 const MOST_ROWS: usize = 16;
 
 /// Expected result of the sampling rows of a step.
@@ -33,17 +34,19 @@ impl StepYield {
 }
 
 impl Scheduler {
-    /// Extends rows that sample after a single token by tokens looked up in their own sequences.
+    /// Extends rows that sample after a single token by the tokens that their turns force, or else by tokens looked up
+    /// in their own sequences.
     pub(super) fn plan_proposals(&mut self, rows: &mut [PlannedRow]) {
         let sampling = rows.iter().filter(|row| row.samples).count();
+        let computed: usize = rows.iter().map(|row| row.tokens).sum();
+        let mut room = self.step_tokens.saturating_sub(computed).min(self.logit_rows.saturating_sub(sampling));
+        self.plan_forced(rows, &mut room);
         if self.lookup_tokens == 0 || sampling == 0 || sampling > MOST_ROWS {
             return;
         }
         let mut step_yield = self.yield_of(rows);
-        let computed: usize = rows.iter().map(|row| row.tokens).sum();
-        let mut room = self.step_tokens.saturating_sub(computed).min(self.logit_rows.saturating_sub(sampling));
         let Self { sessions, pool, costs, planned, .. } = self;
-        for row in rows.iter_mut().filter(|row| decodes(row)) {
+        for row in rows.iter_mut().filter(|row| decodes(row) && row.proposed == 0) {
             let Some(session) = sessions.get_mut(&row.session) else { continue };
             let len = session.sequence.len();
             let ahead = session.turn.as_ref().map_or(0, |turn| turn.lookahead(len));
@@ -71,13 +74,50 @@ impl Scheduler {
         }
     }
 
-    /// Returns the expected result of the rows that sample after a single token, without prefill and proposals.
+    /// Extends rows by the next tokens that their turns force, and takes them from `room`, the number of tokens that the
+    /// step can still take.
+    fn plan_forced(&mut self, rows: &mut [PlannedRow], room: &mut usize) {
+        // Beside other rows, forced tokens are computed no faster than a prompt.
+        let beside = self.costs.known() && rows.iter().any(|row| !self.forces(row));
+        let mut seconds = if beside { CLAIM * self.costs.seconds(self.planned) } else { f64::INFINITY };
+        let Self { sessions, pool, costs, planned, limit, .. } = self;
+        for row in rows.iter_mut().filter(|row| decodes(row)) {
+            let Some(session) = sessions.get_mut(&row.session) else { continue };
+            let Some(turn) = &session.turn else { continue };
+            let len = session.sequence.len();
+            let forced = turn.forced(len);
+            if forced.is_empty() {
+                continue;
+            }
+            // The token that is sampled after the last proposed one must fit as well.
+            let most = forced.len().min(*room).min(turn.lookahead(len)).min(limit.saturating_sub(len + 1));
+            let cost = costs.per_token(session.sequence.computed());
+            // At least one: after steps of single tokens alone, the estimated cost of a token is that of a whole step.
+            let affordable = ((seconds / cost) as usize).max(1);
+            let wanted = most.min(affordable);
+            session.lookup.propose_forced(&forced[..wanted]);
+            row.proposed = session.sequence.reserve(wanted, pool);
+            seconds -= cost * row.proposed as f64;
+            *room -= row.proposed;
+            *planned += StepSize::of_row(row.proposed, len);
+        }
+    }
+
+    /// Returns `true` if the row samples after a single token, and its turn forces the next one.
+    fn forces(&self, row: &PlannedRow) -> bool {
+        let Some(session) = self.sessions.get(&row.session) else { return false };
+        let forced = session.turn.as_ref().map_or(0, |turn| turn.forced(session.sequence.len()).len());
+        decodes(row) && forced > 0
+    }
+
+    /// Returns the expected result of the rows that sample after a single token, with forced tokens but without prefill
+    /// and lookup.
     fn yield_of(&self, rows: &[PlannedRow]) -> StepYield {
         let mut size = StepSize::default();
         let mut tokens = 0.0;
         for row in rows.iter().filter(|row| decodes(row)) {
-            size += StepSize::of_row(row.tokens, self.computed(row.session));
-            tokens += 1.0;
+            size += StepSize::of_row(row.tokens + row.proposed, self.computed(row.session));
+            tokens += 1.0 + row.proposed as f64;
         }
         StepYield { tokens, seconds: self.costs.seconds(size) }
     }
@@ -91,7 +131,7 @@ impl Scheduler {
     pub(crate) fn settle(&mut self, id: u64, proposed: usize, accepted: usize) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.sequence.trim(&mut self.pool);
-        if proposed > 0 {
+        if proposed > 0 && session.lookup.is_looked_up() {
             session.lookup.record(accepted, proposed);
             self.counters.lookup_proposed_tokens_total.add(proposed);
             self.counters.lookup_accepted_tokens_total.add(accepted);
@@ -106,7 +146,64 @@ fn decodes(row: &PlannedRow) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::backend::BackendSpec;
+    use crate::command::Submission;
+    use crate::config::EngineConfig;
+    use crate::mailbox::mailbox;
+    use crate::request::{Generate, SessionOptions};
+    use crate::stage::TurnStage;
+
+    /// Returns the numbers of proposed tokens of a step of sessions, each with a prompt of one token and a turn that
+    /// forces this many tokens.
+    fn proposed(forced: &[u32], capacity: usize, timed: bool) -> Vec<usize> {
+        let spec = BackendSpec { name: "memory".into(), vocab: 259, blocks: 64, context: 1024, generation: 1 };
+        let mut scheduler = Scheduler::new(&spec, &EngineConfig::default(), Arc::default());
+        if timed {
+            // 7.5 ms per step and 1 ms per token, with any context.
+            for (tokens, computed) in [(1, 0), (2, 900), (4, 100), (8, 2000), (16, 0), (32, 500)] {
+                let time = Duration::from_micros(7500 + 1000 * tokens as u64);
+                scheduler.costs.record(StepSize::of_row(tokens, computed), time);
+            }
+        }
+        for (session, &forced) in (1..).zip(forced) {
+            let submission = Submission {
+                session,
+                options: SessionOptions::default(),
+                keep: 0,
+                append: vec![session as u32],
+                generate: Generate { max_tokens: 100, force: (0..forced).collect(), ..Generate::default() },
+                outbox: mailbox(capacity).0,
+                submitted: Instant::now(),
+                stage: TurnStage::queue(),
+                permit: None,
+            };
+            scheduler.submit(submission, None);
+        }
+        let mut rows = Vec::new();
+        scheduler.plan(Instant::now(), &mut rows);
+        rows.sort_by_key(|row| row.session);
+        rows.iter().map(|row| row.proposed).collect()
+    }
+
+    #[test]
+    fn forced_tokens_take_what_a_step_and_the_reader_can() {
+        assert_eq!(proposed(&[30], 256, false), [30], "the token after the forced ones is sampled");
+        assert_eq!(proposed(&[200], 256, false), [63], "64 rows of logits");
+        assert_eq!(proposed(&[200], 256, true), [63], "no other row waits");
+        assert_eq!(proposed(&[200], 8, false), [7], "the mailbox holds eight tokens");
+        assert_eq!(proposed(&[40, 40], 256, false), [40, 22]);
+        assert_eq!(proposed(&[0, 40], 256, false), [0, 40]);
+    }
+
+    #[test]
+    fn forced_tokens_beside_other_rows_take_time_as_a_prompt_does() {
+        // 0.8 · (7.5 + 2) ms, at 1 ms per token.
+        assert_eq!(proposed(&[0, 40], 256, true), [0, 7]);
+    }
 
     #[test]
     fn tokens_are_added_while_they_pay() {

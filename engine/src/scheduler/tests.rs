@@ -60,6 +60,18 @@ fn a_canceled_prefill_frees_its_blocks_at_once() {
 }
 
 #[test]
+fn an_audit_counts_a_block_that_no_session_accounts_for() {
+    let mut harness = harness(8, &EngineConfig::default());
+    harness.apply(submit(0, 40, 10));
+    harness.apply(Operation::Step { times: 1 });
+    harness.machine.scheduler.audit();
+    assert_eq!(harness.counters.invariant_violations_total.get(), 0);
+    harness.machine.scheduler.lose_block();
+    harness.machine.scheduler.audit();
+    assert_eq!(harness.counters.invariant_violations_total.get(), 1);
+}
+
+#[test]
 fn a_failed_turn_leaves_nothing_in_the_cache() {
     let mut harness = harness(8, &EngineConfig::default());
     harness.apply(submit(0, 59, 10));
