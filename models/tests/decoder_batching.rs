@@ -19,26 +19,36 @@ struct Sequence {
     tokens: Vec<u32>,
     /// Sizes of its chunks; the remainder after the last chunk is processed token by token.
     chunks: Vec<usize>,
+    /// Positions of each chunk that get logits; the last one if there is no entry.
+    wants: Vec<LogitPositions>,
     /// Step in which the sequence enters.
     enters: usize,
     adapted: bool,
 }
 
 fn sequences() -> impl Strategy<Value = Vec<Sequence>> {
+    let want = prop::sample::select(vec![LogitPositions::Nothing, LogitPositions::Last, LogitPositions::All]);
+    let chunk = (1usize..50, want);
     let sequence =
-        (prop::collection::vec(0u32..256, 1..100), prop::collection::vec(1usize..50, 0..5), 0usize..6, any::<bool>())
-            .prop_map(|(tokens, chunks, enters, adapted)| Sequence { tokens, chunks, enters, adapted });
+        (prop::collection::vec(0u32..256, 1..100), prop::collection::vec(chunk, 0..5), 0usize..6, any::<bool>())
+            .prop_map(|(tokens, chunks, enters, adapted)| {
+                let (chunks, wants) = chunks.into_iter().unzip();
+                Sequence { tokens, chunks, wants, enters, adapted }
+            });
     prop::collection::vec(sequence, 1..7)
 }
 
-/// Runs all sequences together, and returns each one's logits at every position.
+/// Logits of a sequence, each with its position.
+type PlacedLogits = Vec<(usize, Vec<f32>)>;
+
+/// Runs all sequences together, and returns each one's logits at the wanted positions.
 fn mixed(
     decoder: &mut Decoder,
     kv: &mut KvCache,
     sequences: &[Sequence],
     blocks: &[u32],
     slot: AdapterSlot,
-) -> Vec<Vec<Vec<f32>>> {
+) -> Vec<PlacedLogits> {
     let mut free = blocks.iter().copied();
     let tables: Vec<Vec<u32>> =
         sequences.iter().map(|s| free.by_ref().take(s.tokens.len().div_ceil(BLOCK)).collect()).collect();
@@ -53,23 +63,28 @@ fn mixed(
             if number < sequence.enters || left == 0 {
                 continue;
             }
-            let length = sequence.chunks.get(number - sequence.enters).copied().unwrap_or(1).min(left);
+            let chunk = number - sequence.enters;
+            let length = sequence.chunks.get(chunk).copied().unwrap_or(1).min(left);
+            let want = sequence.wants.get(chunk).copied().unwrap_or(LogitPositions::Last);
+            let start = done[index];
+            let end = start + length;
             let adapter = sequence.adapted.then_some(slot);
-            batch.push(
-                &sequence.tokens[done[index]..][..length],
-                done[index],
-                &tables[index],
-                adapter,
-                LogitPositions::All,
-            );
-            done[index] += length;
-            members.extend(std::iter::repeat_n(index, length));
+            batch.push(&sequence.tokens[start..end], start, &tables[index], adapter, want);
+            done[index] = end;
+            let first = match want {
+                LogitPositions::Nothing => end,
+                LogitPositions::Last => end - 1,
+                LogitPositions::All => start,
+            };
+            members.extend((first..end).map(|position| (index, position)));
         }
-        if members.is_empty() && number > 6 {
+        if batch.is_empty() && number > 6 {
             return logits;
         }
-        for (index, row) in members.into_iter().zip(step(decoder, &batch, kv)) {
-            logits[index].push(row);
+        let rows = step(decoder, &batch, kv);
+        assert_eq!(rows.len(), members.len());
+        for ((index, position), row) in members.into_iter().zip(rows) {
+            logits[index].push((position, row));
         }
     }
     unreachable!()
@@ -88,7 +103,12 @@ fn same((name, arithmetic, kind): (&str, Arithmetic, KvKind), sequences: &[Seque
         let together = mixed(&mut decoder, &mut kv, &sequences, blocks, slot);
         for (sequence, mixed) in sequences.iter().zip(together) {
             let alone = whole_in(&mut decoder, kind, &sequence.tokens, sequence.adapted.then_some(slot));
-            assert_eq!(alone, mixed, "{name}, {arithmetic}, KV in {kind}: not the same to the last bit");
+            for (position, logits) in mixed {
+                assert_eq!(
+                    alone[position], logits,
+                    "{name}, {arithmetic}, KV in {kind}, position {position}: not the same to the last bit"
+                );
+            }
         }
     }
 }
@@ -118,6 +138,7 @@ fn a_batch_of_one_and_a_batch_of_eight_agree() {
         .map(|i| Sequence {
             tokens: (0..40 + i).map(|t| (t * 7 + i * 31) % 256).collect(),
             chunks: vec![32],
+            wants: vec![[LogitPositions::Nothing, LogitPositions::Last, LogitPositions::All][i as usize % 3]],
             enters: 0,
             adapted: i % 2 == 0,
         })

@@ -8,11 +8,12 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fixture::{Tensors, decoder, decoder_in, difference, parity, path, whole};
-use waymark_models::Arithmetic;
+use fixture::{Tensors, decoder, decoder_in, difference, parity, path, step, table, whole};
+use waymark_models::decoder::Decoder;
 use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
+use waymark_models::{AdapterSlot, Arithmetic, ForwardBatch, LogitPositions};
 
 const TOLERANCE: f32 = 1e-3;
 
@@ -40,8 +41,20 @@ fn serves(family: &str, kinds: &[&str]) {
         println!("{family}/{kind}: max abs difference {with:.2e}, without the adapter {without:.2e}");
         assert!(with < TOLERANCE, "{family}/{kind}: {with}");
         assert!(without > 0.1, "{family}/{kind} changes nothing: {without}");
+        let tokens: Vec<u32> = (0..20).map(|at| at * 7 % 64).collect();
+        let all = whole(&mut decoder, &tokens, Some(slot));
+        assert!(last(&mut decoder, &tokens, slot) == all[19..], "{family}/{kind}: the last logits alone differ");
         decoder.unload_adapter(slot);
     }
+}
+
+/// Logits of the last token with an adapter, from a step in which no other token gets logits.
+fn last(decoder: &mut Decoder, tokens: &[u32], slot: AdapterSlot) -> Vec<Vec<f32>> {
+    let mut kv = decoder.kv_cache(4);
+    let mut batch = ForwardBatch::new();
+    batch.push(tokens, 0, &table(0, tokens.len()), None, LogitPositions::Nothing);
+    batch.push(tokens, 0, &table(2, tokens.len()), Some(slot), LogitPositions::Last);
+    step(decoder, &batch, &mut kv)
 }
 
 /// Projections of PEFT's module: the learner's names, with their rows in the fused tensor. `None` for one of its own.

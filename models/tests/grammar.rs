@@ -1,11 +1,12 @@
 //! Grammars over the byte vocabulary: every text sampled from allowed tokens fulfills the schema.
 #![allow(clippy::unwrap_used)]
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use waymark_models::grammar::{GrammarError, GrammarWriter, Json, OutputForm, Vocabulary};
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
@@ -133,6 +134,59 @@ fn a_pattern_may_be_heavy_but_no_token_is() {
         writer.accept(u32::from(byte)).unwrap();
     }
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+/// Returns a schema of about 60 KB whose definitions form a chain. `link` returns a schema that contains a reference.
+fn chain(link: impl Fn(Value) -> Value) -> OutputForm {
+    let mut definitions = Map::new();
+    let mut bytes = 0;
+    while bytes < 60_000 {
+        let next = format!("#/$defs/a{}", definitions.len() + 1);
+        let definition = link(json!({ "$ref": next }));
+        bytes += definition.to_string().len() + 10;
+        definitions.insert(format!("a{}", definitions.len()), definition);
+    }
+    definitions.insert(format!("a{}", definitions.len()), json!({"type": "string"}));
+    Json::Schema(json!({"$ref": "#/$defs/a0", "$defs": definitions})).into()
+}
+
+/// Returns a Lark grammar of about 60 KB in which each name refers to the next one.
+fn names(prefix: &str) -> OutputForm {
+    let mut grammar = format!("start:{prefix}0\n");
+    let mut count = 0;
+    while grammar.len() < 60_000 {
+        grammar += &format!("{prefix}{count}:{prefix}{}\n", count + 1);
+        count += 1;
+    }
+    grammar += &format!("{prefix}{count}:\"x\"\n");
+    OutputForm::Lark(grammar)
+}
+
+#[test]
+fn forms_of_the_maximum_size_need_no_large_stack() {
+    let condition = format!("{}true{}", "not(".repeat(12_000), ")".repeat(12_000));
+    let forms = [
+        chain(|next| next),
+        chain(|next| json!({"type": "array", "items": next})),
+        chain(|next| json!({"anyOf": [next, {"type": "null"}]})),
+        chain(|next| json!({ "allOf": [next] })),
+        names("a"),
+        names("A"),
+        OutputForm::Lark(format!("start: a::0\na::_: \"x\" %if {condition}\n")),
+        OutputForm::Regex(format!("{}a{}", "(".repeat(30_000), ")".repeat(30_000))),
+    ];
+    let compile = || {
+        let vocabulary = vocabulary();
+        for form in &forms {
+            // Any result will do: a stack overflow ends the process.
+            let _ = vocabulary.compile_form(form).map(|grammar| grammar.begin().allowed());
+        }
+    };
+    thread::scope(|scope| {
+        // The stack size of the threads that the server compiles on.
+        let builder = thread::Builder::new().stack_size(2 << 20);
+        builder.spawn_scoped(scope, compile).unwrap().join().unwrap();
+    });
 }
 
 #[test]

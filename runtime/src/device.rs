@@ -6,6 +6,7 @@ use anyhow::ensure;
 use waymark_engine::{Backend, CpuBackend, KvBudget};
 use waymark_models::Arithmetic;
 use waymark_models::checkpoint::Checkpoint;
+use waymark_models::cuda::plan::WeightFormat;
 use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
 
@@ -63,38 +64,48 @@ fn check(config: DeviceConfig) -> anyhow::Result<()> {
 /// Rounding of computed numbers. Results of different variants differ.
 #[derive(Debug, Clone, Copy)]
 enum Rounding {
-    F32 = 0,
-    Bf16 = 1,
-    Int16 = 3,
+    Cpu(Arithmetic, KvKind),
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has it"))]
-    Gpu = 2,
+    Gpu(WeightFormat),
+}
+
+impl Rounding {
+    /// Returns a number that is different for each rounding.
+    fn number(self) -> u64 {
+        match self {
+            Rounding::Cpu(arithmetic, kv) => {
+                let arithmetic = match arithmetic {
+                    Arithmetic::F32 => 0,
+                    Arithmetic::Bf16 => 1,
+                    Arithmetic::Int16 => 3,
+                };
+                let kv = match kv {
+                    KvKind::F32 => 0,
+                    KvKind::F16 => 1,
+                    KvKind::Int8 => 2,
+                };
+                arithmetic | kv << 2
+            }
+            Rounding::Gpu(WeightFormat::Bf16) => 2,
+            Rounding::Gpu(WeightFormat::Fp8) => 2 | 1 << 4,
+        }
+    }
 }
 
 /// Returns a number that identifies the weights together with their rounding.
 fn generation(checkpoint: &Checkpoint, rounding: Rounding) -> u64 {
     // Prefix caches and fingerprints must not mix keys and values of different rounding.
-    checkpoint.weights.generation() ^ rounding as u64
+    checkpoint.weights.generation() ^ rounding.number()
 }
 
 fn cpu_backend(config: &ModelConfig, checkpoint: &Checkpoint, team: Arc<Team>) -> anyhow::Result<SizedBackend> {
     let suited = if config.device.exact { Arithmetic::F32 } else { Arithmetic::suited_to(&checkpoint.weights) };
     let arithmetic = config.device.arithmetic.unwrap_or(suited);
     let decoder = Decoder::load_with(&checkpoint.weights, team, arithmetic)?;
-    let rounding = match arithmetic {
-        Arithmetic::F32 => Rounding::F32,
-        Arithmetic::Bf16 => Rounding::Bf16,
-        Arithmetic::Int16 => Rounding::Int16,
-    };
     let kind =
         config.device.kv.unwrap_or(if config.device.exact { KvKind::F32 } else { KvKind::suited_to(arithmetic) });
     tracing::info!(%arithmetic, kv = %kind, "computing on the CPU");
-    // `Rounding` takes bits 0 and 1.
-    let kv = match kind {
-        KvKind::F32 => 0,
-        KvKind::F16 => 1 << 2,
-        KvKind::Int8 => 2 << 2,
-    };
-    let generation = generation(checkpoint, rounding) ^ kv;
+    let generation = generation(checkpoint, Rounding::Cpu(arithmetic, kind));
     let budget = KvBudget::Bytes(config.kv_bytes);
     let backend = CpuBackend::with_kv(decoder, &checkpoint.name, generation, budget, kind)?;
     let backend = if config.kv_reserve { backend.with_reserved_kv() } else { backend };
@@ -137,7 +148,8 @@ fn gpu_backend(
         seconds = begun.elapsed().as_secs_f64(),
         "computing on a GPU"
     );
-    let backend = CudaBackend::new(decoder, &checkpoint.name, generation(checkpoint, Rounding::Gpu), team);
+    let generation = generation(checkpoint, Rounding::Gpu(config.device.weights));
+    let backend = CudaBackend::new(decoder, &checkpoint.name, generation, team);
     Ok((Box::new(backend), size))
 }
 
@@ -149,11 +161,18 @@ fn gpu_decoder(
     ordinal: usize,
 ) -> anyhow::Result<(waymark_models::cuda::CudaDecoder, StepSize)> {
     use waymark_models::cuda::algorithms::AlgorithmFile;
+    use waymark_models::cuda::plan::block_bytes;
     use waymark_models::cuda::{CudaDecoder, CudaError, CudaOptions, WeightSource};
 
     use crate::cache;
+    use crate::config::GpuKvSize;
 
-    let DeviceConfig { share, weights, blocks, graphs, step_limit: limit, .. } = config.device;
+    let DeviceConfig { share, weights, gpu_kv, graphs, step_limit: limit, .. } = config.device;
+    let blocks = match gpu_kv {
+        GpuKvSize::Rest => None,
+        GpuKvSize::Blocks(blocks) => Some(blocks),
+        GpuKvSize::Bytes(bytes) => Some((bytes / block_bytes(checkpoint.weights.config())).max(1)),
+    };
     // Without a cache directory algorithms are chosen at each start, which takes seconds.
     let folder = cache::folder(config.cache.clone()).ok();
     let algorithms = folder.map(|folder| AlgorithmFile::new(folder.join("cuda").join("algorithms.json")));
@@ -181,7 +200,19 @@ fn gpu_backend(_: &ModelConfig, _: &Checkpoint, _: usize, _: Arc<Team>) -> anyho
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    #[test]
+    fn every_rounding_has_its_own_number() {
+        let mut roundings = vec![Rounding::Gpu(WeightFormat::Bf16), Rounding::Gpu(WeightFormat::Fp8)];
+        for arithmetic in [Arithmetic::F32, Arithmetic::Bf16, Arithmetic::Int16] {
+            roundings.extend([KvKind::F32, KvKind::F16, KvKind::Int8].map(|kv| Rounding::Cpu(arithmetic, kv)));
+        }
+        let numbers: HashSet<u64> = roundings.iter().map(|rounding| rounding.number()).collect();
+        assert_eq!(numbers.len(), roundings.len());
+    }
 
     #[test]
     fn a_gpu_refuses_f32() {

@@ -160,6 +160,36 @@ fn logits_do_not_depend_on_the_split_into_chunks() {
 }
 
 #[test]
+fn logits_do_not_depend_on_the_positions_that_get_some() {
+    let tokens: Vec<u32> = (0..90).map(|index| index * 7 % 64).collect();
+    let table: Vec<u32> = (0..6).collect();
+    let experts = ["../experts/qwen3-moe", "../experts/qwen2-moe", "../experts/mixtral"];
+    for name in FAMILIES.into_iter().chain(experts) {
+        let mut decoder = decoder(&path(name));
+        let vocab = decoder.config().vocab;
+        let mut kv = decoder.kv_cache(6);
+        // All tokens get logits, so that all of them pass through the whole last layer.
+        let all = logits(&mut decoder, &mut kv, 0, &tokens);
+        let mut kv = decoder.kv_cache(7);
+        let mut batch = ForwardBatch::new();
+        let mut some = Logits::new();
+        for (range, want) in [
+            (0..33, LogitPositions::Last),
+            (33..50, LogitPositions::Nothing),
+            (50..60, LogitPositions::All),
+            (60..90, LogitPositions::Last),
+        ] {
+            batch.clear();
+            batch.push(&tokens[..5], 0, &[6], None, LogitPositions::Nothing);
+            batch.push(&tokens[range.clone()], range.start, &table, None, want);
+            decoder.forward(&batch, &mut kv, &mut some).unwrap();
+            let expected = &all[(range.end - some.rows()) * vocab..range.end * vocab];
+            assert!(*some.as_mut_slice() == *expected, "{name}: {want:?} of {range:?}");
+        }
+    }
+}
+
+#[test]
 fn a_cache_of_one_layer_suffices_for_whole_sequences() {
     let tokens: Vec<u32> = (0..90).map(|index| index * 7 % 64).collect();
     let table: Vec<u32> = (0..6).collect();

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::fused::OutputColumns;
 use super::lora_update::{LoraAdapter, ProjectionUpdate, SiteUpdate};
-use super::step::wanted_tokens;
 use crate::adapter::Site;
 use crate::batch::{AdapterSlot, ForwardBatch};
 use crate::kernel::lowrank::RowSelection;
@@ -71,22 +70,6 @@ impl AdapterGroups {
         self.sequences.clear();
         let adapted = batch.rows().iter().filter_map(|row| Some((row.adapter?, row.tokens.start, row.tokens.end)));
         self.sequences.extend(adapted);
-        self.group();
-    }
-
-    /// Groups the positions that get logits by adapter. Rows are counted in the order of the logits.
-    pub(crate) fn plan_logits(&mut self, batch: &ForwardBatch) {
-        self.sequences.clear();
-        let mut end = 0;
-        for row in batch.rows() {
-            let first = end;
-            end += wanted_tokens(row).len();
-            self.sequences.extend(row.adapter.map(|slot| (slot, first, end)));
-        }
-        self.group();
-    }
-
-    fn group(&mut self) {
         self.rows.clear();
         self.spans.clear();
         self.sequences.sort_unstable();

@@ -1,7 +1,8 @@
 //! Decoder for all families of [`architecture`](crate::architecture): tokens and a paged KV cache in, logits out.
 //!
-//! A step runs all rows of a batch through every layer together. It runs in parallel in the matrix multiplications,
-//! in attention, and in two passes over tokens per layer. Activation memory is reused from step to step.
+//! A step runs all rows of a batch through every layer together. In the last layer, tokens that get no logits leave
+//! the step as soon as their keys and values are stored. A step runs in parallel in the matrix multiplications, in
+//! attention, and in two passes over tokens per layer. Activation memory is reused from step to step.
 
 mod cache;
 mod config;
@@ -22,6 +23,7 @@ mod step;
 mod step_clock;
 pub(crate) mod tensor;
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -198,12 +200,26 @@ impl Decoder {
         self.clock.start();
         self.check(batch, kv)?;
         // Reset even for an empty batch: callers read the logits of this step, never those of the last one.
-        logits.reset(self.config.vocab, batch.logit_rows());
+        let wanted = batch.logit_rows();
+        logits.reset(self.config.vocab, wanted);
         if batch.tokens().is_empty() {
             return Ok(());
         }
-        self.run_layers(batch, kv);
-        self.project_logits(batch, logits);
+        self.begin(batch);
+        let last = self.layers.len() - 1;
+        self.run_layers(0..last, batch, kv);
+        self.store_tokens(last, kv);
+        // No layer reads what the last one adds to the other tokens.
+        if wanted == 0 {
+            return Ok(());
+        }
+        if wanted == batch.tokens().len() {
+            self.attend(last, batch, kv);
+        } else {
+            self.attend_wanted(last, batch, kv);
+        }
+        self.feed_forward(last);
+        self.project_logits(logits);
         Ok(())
     }
 
@@ -221,7 +237,8 @@ impl Decoder {
         self.clock.start();
         self.check(batch, kv)?;
         if !batch.tokens().is_empty() {
-            self.run_layers(batch, kv);
+            self.begin(batch);
+            self.run_layers(0..self.layers.len(), batch, kv);
             rows.extend_from_slice(self.normalize_stream());
         }
         Ok(())
@@ -232,9 +249,10 @@ impl Decoder {
         self.scratch = StepScratch::default();
     }
 
-    fn run_layers(&mut self, batch: &ForwardBatch, kv: &mut KvCache) {
-        self.begin(batch);
-        for layer in 0..self.layers.len() {
+    /// Runs some layers for all tokens.
+    fn run_layers(&mut self, layers: Range<usize>, batch: &ForwardBatch, kv: &mut KvCache) {
+        for layer in layers {
+            self.store_tokens(layer, kv);
             self.attend(layer, batch, kv);
             self.feed_forward(layer);
         }

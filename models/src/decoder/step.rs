@@ -27,8 +27,8 @@ const GRAIN: usize = 4;
 pub(super) struct StepScratch {
     places: Vec<TokenSlot>,
     groups: AdapterGroups,
-    /// Adapter groups of the positions that get logits.
-    logit_groups: AdapterGroups,
+    /// Tokens that get logits, if other tokens of the step get none.
+    wanted: ForwardBatch,
     /// Residual stream.
     stream: Vec<f32>,
     /// Normalized residual stream.
@@ -122,8 +122,8 @@ impl Decoder {
         self.clock.lap(StepPhase::Begin);
     }
 
-    /// Computes the attention of one layer and adds it to the residual stream.
-    pub(super) fn attend(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
+    /// Projects all tokens to queries, keys and values of one layer, and stores keys and values in the layer's cache.
+    pub(super) fn store_tokens(&mut self, index: usize, kv: &mut KvCache) {
         let Self { config, team, layers, slots, scratch, clock, .. } = self;
         let layer = &layers[index];
         let tokens = scratch.places.len();
@@ -137,11 +137,57 @@ impl Decoder {
         clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
             // The precision is matched once per layer, so that the inner loops are compiled for one type.
+            LayerMut::F32(cache) => self.rotate_into(index, cache),
+            LayerMut::F16(cache) => self.rotate_into(index, cache),
+            LayerMut::Int8(cache) => self.rotate_into(index, cache),
+        }
+    }
+
+    /// Computes the attention of one layer, whose cache holds the batch's own keys and values, and adds it to the
+    /// residual stream.
+    pub(super) fn attend(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
+        match kv.layer_mut(index) {
             LayerMut::F32(cache) => self.attend_to_cache(index, batch, cache),
             LayerMut::F16(cache) => self.attend_to_cache(index, batch, cache),
             LayerMut::Int8(cache) => self.attend_to_cache(index, batch, cache),
         }
         self.add_block(index, Site::O);
+    }
+
+    /// Computes the attention of the last layer like [`attend`](Self::attend), but only for the tokens that get logits.
+    /// The step continues with these tokens alone.
+    pub(super) fn attend_wanted(&mut self, index: usize, batch: &ForwardBatch, kv: &mut KvCache) {
+        // Taken out of the scratch, because the attention needs the whole decoder.
+        let mut wanted = std::mem::take(&mut self.scratch.wanted);
+        select_wanted(batch, &mut wanted);
+        self.narrow(index, batch, &wanted);
+        self.attend(index, &wanted, kv);
+        self.scratch.wanted = wanted;
+    }
+
+    /// Reduces the step to the tokens in `wanted`: their rows of the residual stream, and their queries in layer
+    /// `index`.
+    fn narrow(&mut self, index: usize, batch: &ForwardBatch, wanted: &ForwardBatch) {
+        let Self { config, layers, attention, scratch, clock, .. } = self;
+        let hidden = config.hidden;
+        let tokens = wanted.tokens().len();
+        let queries = layers[index].qkv.columns(0, scratch.places.len());
+        // Rows move to the front in ascending order, so that no row is overwritten before it has moved.
+        for (to, from) in batch.rows().iter().flat_map(wanted_tokens).enumerate() {
+            scratch.places[to] = scratch.places[from];
+            scratch.stream.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
+            scratch.qkv.copy_within(queries.row(from), queries.row(to).start);
+        }
+        scratch.places.truncate(tokens);
+        scratch.stream.truncate(tokens * hidden);
+        scratch.normed.truncate(tokens * hidden);
+        scratch.attended.truncate(tokens * config.q_width());
+        if let Some(experts) = &config.architecture.experts {
+            scratch.experts.resize(experts, tokens, hidden);
+        }
+        scratch.groups.plan(wanted);
+        attention.plan(wanted);
+        clock.lap(StepPhase::Begin);
     }
 
     /// Projects the output of attention or of a dense feed-forward block, and adds the result to the residual stream.
@@ -189,16 +235,23 @@ impl Decoder {
         clock.lap(StepPhase::Norm);
     }
 
-    /// Stores the new keys and values in the layer's cache and computes attention over the whole cache.
-    fn attend_to_cache<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &mut [S]) {
+    /// Rotates queries and keys, and stores the keys and values in the layer's cache.
+    fn rotate_into<S: Stored>(&mut self, index: usize, cache: &mut [S]) {
         let heads = self.heads();
-        let Self { config, team, layers, ropes, attention, scratch, clock, .. } = self;
+        let Self { config, team, layers, ropes, scratch, clock, .. } = self;
         let layer = &layers[index];
         let columns = [0, 1, 2].map(|part| layer.qkv.columns(part, scratch.places.len()));
         let rotation = Rotation { layer, rope: ropes.of(layer.rotary), columns, heads, eps: config.rms_eps };
         rotation.run(team, &scratch.places, &mut scratch.qkv, cache);
         clock.lap(StepPhase::Rotate);
-        let queries = Queries { data: &scratch.qkv[columns[0].start..], stride: columns[0].stride };
+    }
+
+    /// Computes attention over the whole cache of a layer.
+    fn attend_to_cache<S: Stored>(&mut self, index: usize, batch: &ForwardBatch, cache: &[S]) {
+        let Self { team, layers, attention, scratch, clock, .. } = self;
+        let layer = &layers[index];
+        let columns = layer.qkv.columns(0, scratch.places.len());
+        let queries = Queries { data: &scratch.qkv[columns.start..], stride: columns.stride };
         attention.run(team, batch, cache, queries, layer.rule, &mut scratch.attended);
         clock.lap(StepPhase::Attention);
     }
@@ -245,7 +298,7 @@ impl Decoder {
         clock.lap(StepPhase::Routing);
     }
 
-    /// Computes the final norm for every token.
+    /// Computes the final norm for every token of the residual stream.
     pub(super) fn normalize_stream(&mut self) -> &[f32] {
         let Self { config, team, norm, scratch, clock, .. } = self;
         block_input(team, &scratch.stream, Some(norm), config.rms_eps, &mut scratch.normed);
@@ -253,23 +306,19 @@ impl Decoder {
         &scratch.normed
     }
 
-    /// Computes final norm and vocabulary projection for the requested positions.
-    pub(super) fn project_logits(&mut self, batch: &ForwardBatch, logits: &mut Logits) {
+    /// Computes final norm and vocabulary projection for every token of the residual stream. All of them get logits.
+    pub(super) fn project_logits(&mut self, logits: &mut Logits) {
+        self.normalize_stream();
         let Self { config, team, slots, scratch, clock, arithmetic, .. } = self;
         let rows = logits.rows();
-        let wanted = batch.rows().iter().flat_map(wanted_tokens);
-        for (token, to) in wanted.zip(scratch.normed.chunks_exact_mut(config.hidden)) {
-            rms_norm(&scratch.stream[token * config.hidden..][..config.hidden], &self.norm, config.rms_eps, to);
-        }
-        let last = &mut scratch.normed[..rows * config.hidden];
+        let last = scratch.normed.as_mut_slice();
         if config.architecture.logit_scale != 1.0 {
             scale(last, config.architecture.logit_scale);
         }
         // A tied model stores one matrix, which was packed for lookups and multiplications alike.
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         arithmetic.project(team, last, rows, head, logits.as_mut_slice());
-        scratch.logit_groups.plan_logits(batch);
-        scratch.logit_groups.project(team, slots, last, config.vocab, logits.as_mut_slice());
+        scratch.groups.project(team, slots, last, config.vocab, logits.as_mut_slice());
         if let Some(cap) = config.architecture.logit_cap {
             soft_cap(logits.as_mut_slice(), cap);
         }
@@ -277,8 +326,21 @@ impl Decoder {
     }
 }
 
+/// Fills `wanted` with the tokens of `batch` that get logits, each at its position in its sequence.
+fn select_wanted(batch: &ForwardBatch, wanted: &mut ForwardBatch) {
+    wanted.clear();
+    for row in batch.rows() {
+        let tokens = wanted_tokens(row);
+        if tokens.is_empty() {
+            continue;
+        }
+        let start = row.start + tokens.start - row.tokens.start;
+        wanted.push(&batch.tokens()[tokens], start, batch.table(row), row.adapter, LogitPositions::All);
+    }
+}
+
 /// Tokens of a row that get logits.
-pub(super) fn wanted_tokens(row: &BatchRow) -> Range<usize> {
+fn wanted_tokens(row: &BatchRow) -> Range<usize> {
     match row.want {
         LogitPositions::Nothing => row.tokens.end..row.tokens.end,
         LogitPositions::Last => row.tokens.end - 1..row.tokens.end,
@@ -310,5 +372,41 @@ fn gate(activation: Activation) -> Gate {
     match activation {
         Activation::Silu => silu_mul,
         Activation::GeluTanh => gelu_tanh_mul,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::weights::Weights;
+
+    #[test]
+    fn tokens_without_logits_leave_the_last_layer_early() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/decoder/llama"));
+        let mut decoder = Decoder::load(&Weights::open(folder).unwrap(), Arc::new(Team::new(2))).unwrap();
+        let mut kv = decoder.kv_cache(8);
+        let mut logits = Logits::new();
+        let tokens: Vec<u32> = (0..20).collect();
+        let mut batch = ForwardBatch::new();
+        batch.push(&tokens, 0, &[0, 1], None, LogitPositions::Nothing);
+        decoder.forward(&batch, &mut kv, &mut logits).unwrap();
+        assert!(decoder.clock.spent(StepPhase::Head).is_zero(), "a step without logits ends before the final norm");
+        // Numbers of rows that the last layer projects after attention.
+        let mut projected = Vec::new();
+        for (tokens, table, want) in [
+            (&tokens[..], &[2, 3][..], LogitPositions::Last),
+            (&tokens[..3], &[4][..], LogitPositions::All),
+            (&tokens[..1], &[5][..], LogitPositions::Last),
+        ] {
+            batch.push(tokens, 0, table, None, want);
+            decoder.forward(&batch, &mut kv, &mut logits).unwrap();
+            projected.push(decoder.scratch.attended.len() / decoder.config.q_width());
+        }
+        assert_eq!(projected, [1, 4, 5]);
     }
 }

@@ -158,10 +158,10 @@ impl Embedder {
 
     fn embed_in(&self, arithmetic: EncoderArithmetic, texts: &[&str]) -> Result<Vec<Vec<f32>>, ModelError> {
         let sequences = self.tokenize(texts)?;
-        self.encoder.run(arithmetic, &sequences, |rows| self.pooled(rows))
+        self.encoder.run(arithmetic, self.pooling.rows(), &sequences, |rows| self.pooled(rows))
     }
 
-    /// Computes the vector of a text from the rows of its pieces.
+    /// Computes the vector of a text from the rows of its pieces, or from those that the pooling reads.
     fn pooled(&self, rows: &[f32]) -> Vec<f32> {
         let hidden = self.shape.hidden;
         let mut vector = self.pooling.pool(rows, hidden);

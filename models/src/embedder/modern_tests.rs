@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::encoder::fixture::{FFN, HIDDEN, NamedTensors, VOCAB, numbers, write};
+use crate::encoder::fixture::{FFN, HIDDEN, NamedTensors, VOCAB, assert_first_rows, numbers, write};
 
 const LAYERS: usize = 3;
 const HEADS: usize = 2;
@@ -158,6 +158,20 @@ fn modernbert_agrees_with_a_plain_implementation() {
     assert_eq!(vectors[1], vectors[3]);
     assert_eq!(embedder.embed(&[text]).unwrap()[0], vectors[1], "a vector does not depend on its company");
     assert!(embedder.id().starts_with("modernbert-3x64-"));
+}
+
+#[test]
+fn first_rows_do_not_depend_on_the_others() {
+    // More pieces than a block of the attention has.
+    let long = "who wrote faust and the robbers a b ".repeat(6);
+    // The last layer attends to all pieces, then to near ones only.
+    for every in [EVERY, LAYERS] {
+        let mut settings = settings();
+        settings["global_attn_every_n_layers"] = json!(every);
+        let embedder = open(&settings, &tensors()).unwrap();
+        let sequences = embedder.tokenize(&["a", long.as_str(), "b b"]).unwrap();
+        assert_first_rows(&embedder.encoder, EncoderArithmetic::Exact, &sequences);
+    }
 }
 
 #[test]

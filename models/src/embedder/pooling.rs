@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::ModelError;
-use crate::encoder::parse;
+use crate::encoder::{OutputRows, parse};
 use crate::kernel::{add, scale};
 
 /// Method of computing the vector of a text from the vectors of its pieces.
@@ -74,6 +74,14 @@ impl Pooling {
             Pooling::Cls => "cls",
             Pooling::Max => "max",
             Pooling::Last => "lasttoken",
+        }
+    }
+
+    /// Rows that [`pool`](Self::pool) reads.
+    pub(super) fn rows(self) -> OutputRows {
+        match self {
+            Pooling::Cls => OutputRows::First,
+            Pooling::Mean | Pooling::Max | Pooling::Last => OutputRows::All,
         }
     }
 

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::encoder::fixture::{
-    DISTILBERT, FFN, HIDDEN, LAYERS, MPNET, PLACES, VOCAB, bert, config, padded, renamed, write,
+    DISTILBERT, FFN, HIDDEN, LAYERS, MPNET, PLACES, VOCAB, assert_first_rows, bert, config, padded, renamed, write,
 };
 use crate::kernel::ByteSupport;
 
@@ -96,6 +96,24 @@ fn relative_positions_bias_the_attention() {
     assert_close(&with(vec![1.5; 64]), &expected, "the same bias everywhere");
     let biased = with((0..64).map(|place| place as f32 / 8.0).collect());
     assert!(biased.iter().flatten().zip(expected.iter().flatten()).any(|(x, y)| (x - y).abs() > 1e-3));
+}
+
+#[test]
+fn first_rows_do_not_depend_on_the_others() {
+    // More pieces than a block of the attention has.
+    let long = "the robbers and faust and a ".repeat(6);
+    let texts = ["who wrote faust", "a", long.as_str(), "", "b"];
+    let mut mpnet = padded(renamed(bert(), &MPNET));
+    mpnet.remove("embeddings.token_type_embeddings.weight").unwrap();
+    let biases = (0..64).map(|place| place as f32 / 8.0).collect();
+    mpnet.insert("encoder.relative_attention_bias.weight".to_owned(), (vec![32, 2], biases));
+    for dir in [write(&config("bert", PLACES), &bert()), write(&config("mpnet", PLACES + 2), &mpnet)] {
+        let embedder = open(&dir).unwrap();
+        let sequences = embedder.tokenize(&texts).unwrap();
+        for arithmetic in [EncoderArithmetic::Exact, EncoderArithmetic::Bytes] {
+            assert_first_rows(&embedder.encoder, arithmetic, &sequences);
+        }
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::output_rows::OutputRows;
 use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use crate::kernel::isa::Isa;
@@ -23,10 +24,12 @@ pub(super) struct AttentionShape<'a> {
     pub(super) bias: Option<&'a RelativeBias>,
     /// Largest distance between a query and its keys. `None` sets no limit.
     pub(super) reach: Option<usize>,
+    /// Queries whose output is computed.
+    pub(super) rows: OutputRows,
 }
 
 /// Computes `out = softmax(Q Kᵀ / √head + bias) V` per sequence and head. `qkv` has shape (pieces, 3 · heads · head),
-/// with queries, keys and values side by side, and `out` has shape (pieces, heads · head).
+/// with queries, keys and values side by side, and `out` has shape (output rows, heads · head).
 pub(super) fn attend(
     team: &Team,
     shape: &AttentionShape<'_>,
@@ -34,18 +37,11 @@ pub(super) fn attend(
     qkv: &[f32],
     out: &mut [f32],
 ) {
-    let AttentionShape { heads, head, bias, reach } = *shape;
+    let AttentionShape { heads, head, bias, reach, rows } = *shape;
     let width = heads * head;
-    assert!(head.is_multiple_of(PANEL) && qkv.len() == 3 * out.len(), "attention shapes");
-    // Sequences have no padding between them, so that each one's first row is the sum of the lengths before it.
-    let starts: Vec<usize> = sequences
-        .iter()
-        .scan(0, |next, sequence| {
-            let start = *next;
-            *next += sequence.len();
-            Some(start)
-        })
-        .collect();
+    assert!(head.is_multiple_of(PANEL) && out.len() == rows.total(sequences) * width, "attention shapes");
+    let firsts = starts(sequences, OutputRows::All);
+    let places = starts(sequences, rows);
     let base = Base(out.as_mut_ptr());
     let len = out.len();
     team.sweep(sequences.len() * heads, &|claims| {
@@ -54,19 +50,32 @@ pub(super) fn attend(
         for item in claims {
             let sequence = item / heads;
             let at = item % heads * head;
-            let rows = starts[sequence]..starts[sequence] + sequences[sequence].len();
-            assert!(rows.end * width <= len, "attention rows");
-            let qkv = &qkv[rows.start * 3 * width..rows.end * 3 * width];
+            let pieces = firsts[sequence]..firsts[sequence] + sequences[sequence].len();
+            let place = places[sequence];
+            let wanted = rows.count(pieces.len());
+            assert!((place + wanted) * width <= len, "attention rows");
+            let qkv = &qkv[pieces.start * 3 * width..pieces.end * 3 * width];
             let bias = bias.map(|bias| (bias, item % heads));
             let one = AttentionHead { qkv, width, at, head, bias, reach };
-            one.attend(&mut buffers, |row, column, values| {
-                let first = (rows.start + row) * width + at + column;
+            one.attend(wanted, &mut buffers, |row, column, values| {
+                let first = (place + row) * width + at + column;
                 // SAFETY: inside `out`, as asserted, and no other work item writes this row of this head.
                 let to = unsafe { std::slice::from_raw_parts_mut(base.at(first), values.len()) };
                 to.copy_from_slice(values);
             });
         }
     });
+}
+
+/// First row of each sequence in a matrix with the given rows of all sequences, which have no padding between them.
+fn starts(sequences: &[PieceSequence], rows: OutputRows) -> Vec<usize> {
+    let mut next = 0;
+    let start = |sequence: &PieceSequence| {
+        let start = next;
+        next += rows.count(sequence.len());
+        start
+    };
+    sequences.iter().map(start).collect()
 }
 
 /// Buffers of one thread, reused from head to head. A block is up to [`PANEL`] queries, whose scores stay in cache.
@@ -101,23 +110,25 @@ struct AttentionHead<'a> {
 }
 
 impl AttentionHead<'_> {
-    /// Computes the outputs and passes them to `write` with their row and the column of their first dimension, a panel
-    /// of dimensions at a time.
-    fn attend(&self, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, usize, &[f32])) {
+    /// Computes the outputs of the first `wanted` queries and passes them to `write` with their row and the column of
+    /// their first dimension, a panel of dimensions at a time.
+    fn attend(&self, wanted: usize, buffers: &mut HeadBuffers, mut write: impl FnMut(usize, usize, &[f32])) {
         let count = self.qkv.len() / (3 * self.width);
         self.copy_values(&mut buffers.values);
-        for first in (0..count).step_by(PANEL) {
+        for first in (0..wanted).step_by(PANEL) {
+            // Includes queries that are not wanted, so that a block reads the same keys however many are.
             let block = first..count.min(first + PANEL);
+            let rows = first..wanted.min(block.end);
             let near = self.near(first, count).start..self.near(block.end - 1, count).end;
             self.weigh(&block, &near, buffers);
             let HeadBuffers { values, weights, sums, .. } = &mut *buffers;
             let stride = near.len().next_multiple_of(LANES);
             for (panel, values) in values.chunks_exact(count * PANEL).enumerate() {
                 sums.clear();
-                sums.resize(block.len() * PANEL, 0.0);
+                sums.resize(rows.len() * PANEL, 0.0);
                 panel_product(weights, stride, &values[near.start * PANEL..near.end * PANEL], sums);
-                let rows = block.clone().zip(sums.chunks_exact(PANEL));
-                rows.for_each(|(row, values)| write(row, panel * PANEL, values));
+                let outputs = rows.clone().zip(sums.chunks_exact(PANEL));
+                outputs.for_each(|(row, values)| write(row, panel * PANEL, values));
             }
         }
     }

@@ -6,6 +6,7 @@ use super::family::EncoderFamily;
 use super::gate::Gate;
 use super::linear::Linear;
 use super::norm::Norm;
+use super::output_rows::OutputRows;
 use super::pieces::PieceSequence;
 use super::relative_bias::RelativeBias;
 use super::rotary::RotaryConfig;
@@ -51,7 +52,7 @@ struct EncoderLayer {
 /// Activations of one pass, reused by the next.
 #[derive(Debug, Default)]
 pub(super) struct EncoderBuffers {
-    /// Input of the next layer, and after the last one the output, shape (pieces, hidden).
+    /// Input of the next layer, shape (pieces, hidden). After the last layer, the output at the front.
     pub(super) hidden: Vec<f32>,
     /// Shape (pieces, 3 · hidden).
     pub(super) qkv: Vec<f32>,
@@ -118,7 +119,7 @@ impl Bert {
         fits
     }
 
-    /// Runs the encoder and leaves the result in [`EncoderBuffers::hidden`], row by row. All IDs must lie within
+    /// Runs the encoder and leaves the wanted rows at the front of [`EncoderBuffers::hidden`]. All IDs must lie within
     /// the vocabulary and all segments within their table, and no sequence may be longer than the position table.
     /// With `bytes`, linear maps round weights and activations to bytes, which [`prepare_bytes`](Self::prepare_bytes)
     /// must have allowed.
@@ -127,14 +128,19 @@ impl Bert {
         team: &Team,
         bytes: Option<ByteSupport>,
         sequences: &[PieceSequence],
+        rows: OutputRows,
         buffers: &mut EncoderBuffers,
     ) {
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
         buffers.resize(pieces, &self.config);
         self.look_up(team, sequences, &mut buffers.hidden);
-        for layer in &self.layers {
-            layer.forward(team, bytes, self, sequences, buffers);
+        let Some((last, layers)) = self.layers.split_last() else {
+            return rows.keep(sequences, &mut buffers.hidden, self.config.hidden);
+        };
+        for layer in layers {
+            layer.forward(team, bytes, self, sequences, OutputRows::All, buffers);
         }
+        last.forward(team, bytes, self, sequences, rows, buffers);
     }
 
     fn look_up(&self, team: &Team, sequences: &[PieceSequence], hidden: &mut [f32]) {
@@ -174,12 +180,14 @@ impl EncoderLayer {
         }
     }
 
+    /// Runs the layer, which reads all pieces, and leaves the given rows at the front of [`EncoderBuffers::hidden`].
     fn forward(
         &self,
         team: &Team,
         bytes: Option<ByteSupport>,
         encoder: &Bert,
         sequences: &[PieceSequence],
+        rows: OutputRows,
         buffers: &mut EncoderBuffers,
     ) {
         let config = &encoder.config;
@@ -188,14 +196,21 @@ impl EncoderLayer {
         if let Some(rope) = &encoder.rope {
             rotate(team, rope, config, sequences, qkv);
         }
-        let shape =
-            AttentionShape { heads: config.heads, head: config.head(), bias: encoder.bias.as_ref(), reach: None };
+        let bias = encoder.bias.as_ref();
+        let shape = AttentionShape { heads: config.heads, head: config.head(), bias, reach: None, rows };
+        // Everything after the projections concerns the output rows alone.
+        let count = rows.total(sequences);
+        rows.keep(sequences, hidden, config.hidden);
+        let hidden = &mut hidden[..count * config.hidden];
+        let attended = &mut attended[..count * config.hidden];
+        let inner = &mut inner[..count * config.inner()];
         attend(team, &shape, sequences, qkv, attended);
         self.attended.add(team, bytes, attended, hidden);
         self.attended_norm.apply(team, self.attended.bias_left(bytes), hidden);
         let activated: &[f32] = match self.gate {
             Some(gate) => {
                 self.up.set(team, bytes, hidden, inner);
+                let activated = &mut activated[..count * config.ffn];
                 gate.apply(team, inner, config.ffn, activated);
                 activated
             }

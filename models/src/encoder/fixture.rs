@@ -7,6 +7,8 @@ use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 use serde_json::{Value, json};
 
+use super::{Encoder, EncoderArithmetic, OutputRows, PieceSequence};
+
 /// Numbers per piece.
 pub(crate) const HIDDEN: usize = 64;
 /// Numbers inside the feed-forward network.
@@ -116,6 +118,18 @@ pub(crate) fn write(config: &Value, tensors: &NamedTensors) -> tempfile::TempDir
     std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
     std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
     dir
+}
+
+/// Asserts that the first row of each sequence is the same to the last bit whether or not the other rows are computed.
+pub(crate) fn assert_first_rows(encoder: &Encoder, arithmetic: EncoderArithmetic, sequences: &[PieceSequence]) {
+    let rows = |wanted: OutputRows| encoder.run(arithmetic, wanted, sequences, <[f32]>::to_vec).unwrap();
+    let all = rows(OutputRows::All);
+    let first = rows(OutputRows::First);
+    assert_eq!(first.len(), all.len());
+    for (first, all) in first.iter().zip(&all) {
+        assert_eq!(first.len(), HIDDEN, "no other row is computed");
+        assert_eq!(first[..], all[..HIDDEN], "{arithmetic:?}");
+    }
 }
 
 /// Parts of tensor names in checkpoints of BERT, with those of DistilBERT.

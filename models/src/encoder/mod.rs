@@ -2,7 +2,8 @@
 //!
 //! `model_kind`: encoder or decoder · `family`: BERT, RoBERTa and XLM-R, DistilBERT, MPNet, ModernBERT, NomicBERT,
 //! GTE's own · `bert`, `modern`, `causal`: the layers · `config`, `config_file`, `rotary`, `text_length`, `shape`:
-//! settings · `source`: files · `pieces`: texts and pairs of texts as word pieces
+//! settings · `source`: files · `pieces`: texts and pairs of texts as word pieces · `output_rows`: rows that the last
+//! layer computes
 
 mod attention;
 mod bert;
@@ -18,6 +19,7 @@ mod linear;
 mod model_kind;
 mod modern;
 mod norm;
+mod output_rows;
 mod pieces;
 mod relative_bias;
 mod rotary;
@@ -40,6 +42,7 @@ pub(crate) use config::EncoderConfig;
 pub(crate) use family::EncoderFamily;
 pub(crate) use json_file::{parse, parse_present, read};
 pub(crate) use model_kind::ModelKind;
+pub(crate) use output_rows::OutputRows;
 pub(crate) use pieces::{PieceSequence, PieceTokenizer};
 pub(crate) use shape::BodyShape;
 pub(crate) use source::BodySource;
@@ -114,16 +117,19 @@ impl Encoder {
     }
 
     /// Applies `read` to the output of the last layer for each sequence, row by row, and returns the results in order.
+    /// `read` gets at least the wanted rows. A decoder computes all rows, whatever is wanted.
     ///
     /// # Errors
     /// If a step of an embedding decoder fails.
     pub(crate) fn run<T>(
         &self,
         arithmetic: EncoderArithmetic,
+        wanted: OutputRows,
         sequences: &[PieceSequence],
         mut read: impl FnMut(&[f32]) -> T,
     ) -> Result<Vec<T>, ModelError> {
         let bytes = self.byte_support(arithmetic);
+        let wanted = if matches!(self.body, EncoderBody::Causal(_)) { OutputRows::All } else { wanted };
         let mut results = Vec::with_capacity(sequences.len());
         let mut rest = sequences;
         while !rest.is_empty() {
@@ -132,13 +138,13 @@ impl Encoder {
             // longer than the limit of a pass is a pass of its own.
             let mut buffers = self.turn();
             match &self.body {
-                EncoderBody::Bert(body) => body.forward(&self.team, bytes, pass, &mut buffers),
-                EncoderBody::Modern(body) => body.forward(&self.team, pass, &mut buffers),
+                EncoderBody::Bert(body) => body.forward(&self.team, bytes, pass, wanted, &mut buffers),
+                EncoderBody::Modern(body) => body.forward(&self.team, pass, wanted, &mut buffers),
                 EncoderBody::Causal(body) => body.forward(pass, &mut buffers.hidden)?,
             }
             let mut rows = buffers.hidden.as_slice();
             for sequence in pass {
-                let (own, later) = rows.split_at(sequence.len() * self.hidden);
+                let (own, later) = rows.split_at(wanted.count(sequence.len()) * self.hidden);
                 results.push(read(own));
                 rows = later;
             }

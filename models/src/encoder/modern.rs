@@ -11,6 +11,7 @@ use super::config::EncoderConfig;
 use super::gate::{ActivatedHalf, Gate, GateActivation};
 use super::json_file::parse;
 use super::norm::Norm;
+use super::output_rows::OutputRows;
 use super::pieces::PieceSequence;
 use super::rotation::rotate;
 use super::tensors::EncoderTensors;
@@ -189,7 +190,13 @@ impl ModernBert {
     }
 
     /// Runs the encoder, as [`Bert::forward`](super::bert::Bert::forward) does.
-    pub(super) fn forward(&self, team: &Team, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
+    pub(super) fn forward(
+        &self,
+        team: &Team,
+        sequences: &[PieceSequence],
+        rows: OutputRows,
+        buffers: &mut EncoderBuffers,
+    ) {
         let width = self.config.hidden;
         let pieces = sequences.iter().map(PieceSequence::len).sum::<usize>();
         buffers.resize(pieces, &self.config);
@@ -199,10 +206,16 @@ impl ModernBert {
             out.copy_from_slice(&self.words[id as usize * width..][..width]);
         }
         self.norm.apply(team, None, &mut buffers.hidden);
-        for layer in &self.layers {
-            layer.forward(team, self, sequences, buffers);
+        match self.layers.split_last() {
+            Some((last, layers)) => {
+                for layer in layers {
+                    layer.forward(team, self, sequences, OutputRows::All, buffers);
+                }
+                last.forward(team, self, sequences, rows, buffers);
+            }
+            None => rows.keep(sequences, &mut buffers.hidden, width),
         }
-        self.final_norm.apply(team, None, &mut buffers.hidden);
+        self.final_norm.apply(team, None, &mut buffers.hidden[..rows.total(sequences) * width]);
     }
 }
 
@@ -231,25 +244,41 @@ impl ModernLayer {
         })
     }
 
-    fn forward(&self, team: &Team, encoder: &ModernBert, sequences: &[PieceSequence], buffers: &mut EncoderBuffers) {
+    /// Runs the layer, which reads all pieces, and leaves the given rows at the front of [`EncoderBuffers::hidden`].
+    fn forward(
+        &self,
+        team: &Team,
+        encoder: &ModernBert,
+        sequences: &[PieceSequence],
+        rows: OutputRows,
+        buffers: &mut EncoderBuffers,
+    ) {
         let config = &encoder.config;
         let EncoderBuffers { hidden, qkv, attended, inner, activated, normed } = buffers;
-        let rows = hidden.len() / config.hidden;
+        let pieces = hidden.len() / config.hidden;
         normed.copy_from_slice(hidden);
         if let Some(norm) = &self.attention_norm {
             norm.apply(team, None, normed);
         }
-        matmul(team, normed, rows, &self.qkv, qkv);
+        matmul(team, normed, pieces, &self.qkv, qkv);
         let rope = if self.is_local { &encoder.local } else { &encoder.global };
         rotate(team, rope, config, sequences, qkv);
         let reach = self.is_local.then_some(encoder.reach);
-        let shape = AttentionShape { heads: config.heads, head: config.head(), bias: None, reach };
+        let shape = AttentionShape { heads: config.heads, head: config.head(), bias: None, reach, rows };
+        // Everything after the projections concerns the output rows alone.
+        let count = rows.total(sequences);
+        rows.keep(sequences, hidden, config.hidden);
+        let hidden = &mut hidden[..count * config.hidden];
+        let attended = &mut attended[..count * config.hidden];
+        let inner = &mut inner[..count * config.inner()];
+        let activated = &mut activated[..count * config.ffn];
+        let normed = &mut normed[..count * config.hidden];
         attend(team, &shape, sequences, qkv, attended);
-        matmul_add(team, attended, rows, &self.attended, hidden);
+        matmul_add(team, attended, count, &self.attended, hidden);
         normed.copy_from_slice(hidden);
         self.norm.apply(team, None, normed);
-        matmul(team, normed, rows, &self.up, inner);
+        matmul(team, normed, count, &self.up, inner);
         GATE.apply(team, inner, config.ffn, activated);
-        matmul_add(team, activated, rows, &self.down, hidden);
+        matmul_add(team, activated, count, &self.down, hidden);
     }
 }

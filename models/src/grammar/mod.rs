@@ -2,11 +2,13 @@
 //!
 //! A [`Vocabulary`] holds the tokens and is built once per model. It compiles an [`OutputForm`] into a [`Grammar`],
 //! which can constrain any number of outputs. Each output has a [`GrammarWriter`], which returns the allowed next
-//! tokens. Parsing is done by llguidance; this module limits how much work a schema may cause.
+//! tokens. A vocabulary made by [`Vocabulary::for_request`] compiles each form of a request once. Parsing is done by
+//! llguidance; this module limits how much work a schema may cause.
 
 mod closing;
 mod form;
 mod json;
+mod request_forms;
 mod vocabulary;
 mod writer;
 

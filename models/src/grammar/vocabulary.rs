@@ -2,21 +2,35 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
 
 use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
+use super::request_forms::RequestForms;
 use super::{Grammar, GrammarError, Json, OutputForm, first_line};
 use crate::tokenizer::TokenBytes;
 
-/// Tokens of a model, prepared for grammars. Construction takes tens of milliseconds for 50,000 tokens.
-pub struct Vocabulary(ParserFactory);
+/// Stack size of the thread that compiles a form, in bytes. llguidance recurses into references, rules, terminals and
+/// conditions. The deepest forms of the maximum size need between 16 and 32 MiB, and several times as much without
+/// optimization. Memory is taken only for the part that is used.
+const STACK: usize = if cfg!(debug_assertions) { 512 << 20 } else { 64 << 20 };
+
+/// Tokens of a model, prepared for grammars. Construction takes tens of milliseconds for 50,000 tokens; clones are
+/// cheap.
+#[derive(Clone)]
+pub struct Vocabulary {
+    factory: Arc<ParserFactory>,
+    /// Forms compiled for one request, which clones share. `None` compiles a form whenever it is needed.
+    forms: Option<Arc<RequestForms>>,
+}
 
 impl fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Vocabulary").field("tokens", &self.0.tok_env().tok_trie().vocab_size()).finish()
+        f.debug_struct("Vocabulary").field("tokens", &self.factory.tok_env().tok_trie().vocab_size()).finish()
     }
 }
 
@@ -40,25 +54,52 @@ impl Vocabulary {
             .map_err(|error| GrammarError::Vocabulary(first_line(&error)))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(Vocabulary(factory))
+        Ok(Vocabulary { factory: Arc::new(factory), forms: None })
+    }
+
+    /// Returns a vocabulary of the same tokens for one request. It compiles each form once, and none after `until`; its
+    /// clones share the compiled forms.
+    pub fn for_request(&self, until: Instant) -> Vocabulary {
+        let forms = Some(Arc::new(RequestForms::new(until)));
+        Vocabulary { factory: Arc::clone(&self.factory), forms }
     }
 
     /// Compiles a grammar for the given JSON shape.
     ///
     /// # Errors
-    /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable.
+    /// Same as [`compile_form`](Self::compile_form).
     pub fn compile(&self, json: &Json) -> Result<Grammar, GrammarError> {
         self.compile_form(&OutputForm::Json(json.clone()))
     }
 
-    /// Compiles a grammar for the given form.
+    /// Compiles a grammar for the given form, on a thread of its own.
     ///
     /// # Errors
-    /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable.
+    /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable, or if the time of the
+    /// [request](Self::for_request) is over.
     pub fn compile_form(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
+        match &self.forms {
+            Some(forms) => forms.compile_once(form, || self.compile_on_thread(form)),
+            None => self.compile_on_thread(form),
+        }
+    }
+
+    fn compile_on_thread(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
+        let failed = |reason: &str| GrammarError::Schema(format!("the form cannot be compiled: {reason}"));
+        // The caller's stack may be too small for a form whose parts refer to each other in a long chain, and a stack
+        // overflow would end the process.
+        let builder = thread::Builder::new().name("waymark-compile".to_owned()).stack_size(STACK);
+        thread::scope(|scope| {
+            let compile = || self.compile_on_this_stack(form);
+            let compiling = builder.spawn_scoped(scope, compile).map_err(|error| failed(&error.to_string()))?;
+            compiling.join().map_err(|_| failed("the compiler panicked"))?
+        })
+    }
+
+    fn compile_on_this_stack(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
         let top = form.grammar()?;
-        let parser = self.0.create_parser(top).map_err(|error| GrammarError::Schema(first_line(&error)))?;
-        let trie = self.0.tok_env().tok_trie();
+        let parser = self.factory.create_parser(top).map_err(|error| GrammarError::Schema(first_line(&error)))?;
+        let trie = self.factory.tok_env().tok_trie();
         let is_blank = |id: u32| trie.token(id).trim_ascii().is_empty();
         Grammar::new(parser, is_blank)
     }
@@ -76,5 +117,42 @@ fn limits() -> ParserLimits {
         max_grammar_size: own.max_grammar_size / 4,
         verbose_errors: false,
         ..own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tokenizer::Tokenizer;
+
+    #[test]
+    fn a_request_compiles_each_form_once_and_none_after_its_time() {
+        let vocabulary = Vocabulary::new(&Tokenizer::bytes().table(), &[257]).unwrap();
+        let later = Instant::now() + Duration::from_secs(600);
+        let [one, two, three] = [(), (), ()].map(|()| vocabulary.for_request(later));
+        for (text, is_valid) in [("a", true), ("b", true), ("(", false)] {
+            let form = OutputForm::Regex(text.to_owned());
+            let count = Cell::new(0);
+            let compile = |request: &Vocabulary| {
+                let counted = || {
+                    count.set(count.get() + 1);
+                    request.compile_on_thread(&form)
+                };
+                request.forms.as_deref().unwrap().compile_once(&form, counted).is_ok()
+            };
+            assert_eq!([compile(&one), compile(&one.clone())], [is_valid; 2], "{text}");
+            assert_eq!(count.get(), 1, "{text}");
+            assert_eq!(compile(&two), is_valid, "{text}");
+            assert_eq!(count.get(), 2, "nothing is kept for the next request: {text}");
+            assert_eq!([three.compile_form(&form).is_ok(), compile(&three)], [is_valid; 2], "{text}");
+            assert_eq!(count.get(), 2, "{text}");
+        }
+        let refused = vocabulary.for_request(Instant::now()).compile(&Json::Object).unwrap_err();
+        assert!(refused.to_string().contains("too long"), "{refused}");
+        assert!(vocabulary.compile(&Json::Object).is_ok());
     }
 }

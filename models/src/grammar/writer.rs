@@ -1,7 +1,7 @@
 //! Compiled grammars, and the state of one output that follows a grammar.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::{Matcher, TokenParser};
 
@@ -11,8 +11,9 @@ use crate::sampler::TokenMask;
 /// Maximum number of tokens written to try a grammar.
 const TRIED: usize = 12;
 
-/// A compiled grammar. Starting an output is cheap.
-pub struct Grammar(Mutex<Matcher>);
+/// A compiled grammar; clones share it. Starting an output is cheap.
+#[derive(Clone)]
+pub struct Grammar(Arc<Mutex<Matcher>>);
 
 impl fmt::Debug for Grammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,7 +35,7 @@ impl Grammar {
             return Err(GrammarError::Schema("no text fulfills the schema".into()));
         }
         try_beginning(GrammarWriter(matcher.deep_clone()), is_blank)?;
-        Ok(Grammar(Mutex::new(matcher)))
+        Ok(Grammar(Arc::new(Mutex::new(matcher))))
     }
 
     /// Starts an output.

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::ModelError;
-use crate::encoder::{EncoderConfig, EncoderFamily, EncoderTensors, parse};
+use crate::encoder::{EncoderConfig, EncoderFamily, EncoderTensors, OutputRows, parse};
 use crate::kernel::{add, dot, gelu, layer_norm, scale};
 
 /// Classification head of one label: a pooled vector, a dense layer, an activation, and a linear map to the logit.
@@ -123,6 +123,14 @@ impl ScoreHead {
             out: source.floats("classifier.weight", &[1, hidden])?,
             out_bias: source.floats("classifier.bias", &[1])?[0],
         })
+    }
+
+    /// Rows that [`logit`](Self::logit) reads.
+    pub(super) fn rows(&self) -> OutputRows {
+        match self.pooling {
+            HeadPooling::First => OutputRows::First,
+            HeadPooling::Mean => OutputRows::All,
+        }
     }
 
     /// Computes the logit of a pair from the rows of its pieces.

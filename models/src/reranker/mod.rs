@@ -101,7 +101,8 @@ impl Reranker {
         // Pairs of similar length in one pass keep every thread busy until the end of the attention.
         pairs.sort_by_key(|(_, pair)| pair.len());
         let (places, pairs): (Vec<usize>, Vec<_>) = pairs.into_iter().unzip();
-        let scores = self.encoder.run(EncoderArithmetic::Exact, &pairs, |rows| self.head.logit(rows))?;
+        let wanted = self.head.rows();
+        let scores = self.encoder.run(EncoderArithmetic::Exact, wanted, &pairs, |rows| self.head.logit(rows))?;
         let mut logits = vec![0.0; scores.len()];
         for (place, score) in places.into_iter().zip(scores) {
             logits[place] = score;

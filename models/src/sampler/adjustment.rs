@@ -3,6 +3,7 @@
 use super::distribution::highest;
 use super::penalty::Penalties;
 use super::{SampleError, TokenMask};
+use crate::kernel::isa::Isa;
 
 /// Token whose logit is changed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,13 +52,14 @@ impl LogitAdjustment {
 /// # Errors
 /// [`SampleError`] when the highest logit is infinite before the mask, or the mask leaves none.
 pub(super) fn restrict(logits: &mut [f32], mask: Option<&TokenMask>) -> Result<f32, SampleError> {
-    if !highest(logits).is_finite() {
+    let isa = Isa::best();
+    if !highest(isa, logits).is_finite() {
         return Err(SampleError::NotFinite);
     }
     if let Some(mask) = mask {
         mask.apply(logits);
     }
-    match highest(logits) {
+    match highest(isa, logits) {
         f32::NEG_INFINITY => Err(SampleError::NoCandidate),
         max => Ok(max),
     }

@@ -22,6 +22,7 @@ pub use params::SamplingParams;
 pub use penalty::Penalties;
 pub use pick::Pick;
 
+use crate::kernel::isa::Isa;
 use adjustment::restrict;
 use distribution::{LogitSummary, argmax, top};
 use penalty::Penalty;
@@ -118,7 +119,7 @@ impl Sampler {
             self.adjusted = adjusted;
             id?
         } else {
-            self.choose(logits, summary.max, allow)?
+            self.choose(logits, summary.max, Some(summary.sum), allow)?
         };
         let mut best = Vec::new();
         if self.params.top_logprobs > 0 {
@@ -139,14 +140,21 @@ impl Sampler {
     ) -> Result<u32, SampleError> {
         self.penalty.apply(&self.params, history, logits);
         let max = restrict(logits, mask)?;
-        self.choose(logits, max, allow)
+        self.choose(logits, max, None, allow)
     }
 
-    fn choose(&mut self, logits: &[f32], max: f32, allow: Option<&[u32]>) -> Result<u32, SampleError> {
+    /// Chooses a token. `max` is the highest logit, and `sum` is `Σ exp(logit − max)` if it is known.
+    fn choose(
+        &mut self,
+        logits: &[f32],
+        max: f32,
+        sum: Option<f64>,
+        allow: Option<&[u32]>,
+    ) -> Result<u32, SampleError> {
         if self.params.is_greedy() {
             let best = match allow {
                 Some(ids) => best_of(logits, ids),
-                None => argmax(logits, max),
+                None => argmax(Isa::best(), logits, max),
             };
             return best.ok_or(SampleError::NoCandidate);
         }
@@ -155,7 +163,7 @@ impl Sampler {
         let draw = self.uniform();
         match allow {
             Some(ids) => self.shortlist.draw_among(&self.params, logits, ids, draw),
-            None => Ok(self.shortlist.draw(&self.params, logits, max, draw)),
+            None => Ok(self.shortlist.draw(&self.params, logits, max, sum, draw)),
         }
     }
 

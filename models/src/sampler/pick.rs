@@ -7,6 +7,7 @@ use super::distribution::{LogitSummary, argmax};
 use super::penalty::Penalties;
 use super::shortlist::Shortlist;
 use super::{LogitAdjustment, SampleError, Sampled, Sampler, SamplingParams, TokenMask, uniform};
+use crate::kernel::isa::Isa;
 
 /// Complete instructions for sampling one token from a row of logits: the adjustment, temperature, then min-p, top-k
 /// and top-p, then the token that `draw` falls on when tokens are visited by ID.
@@ -38,15 +39,17 @@ impl Pick {
         let summary = LogitSummary::of(logits)?;
         let mut adjusted = Cow::Borrowed(logits);
         let mut max = summary.max;
+        let mut sum = Some(summary.sum);
         if let Some(adjustment) = &self.adjustment {
             max = adjustment.apply(adjusted.to_mut())?;
+            sum = None;
         }
         let Self { temperature, top_p, min_p, .. } = *self;
         let params =
             SamplingParams { temperature, top_p, min_p, top_k: self.top_k as usize, ..SamplingParams::default() };
         let id = match params.is_greedy() {
-            true => argmax(&adjusted, max).ok_or(SampleError::NoCandidate)?,
-            false => Shortlist::default().draw(&params, &adjusted, max, self.draw),
+            true => argmax(Isa::best(), &adjusted, max).ok_or(SampleError::NoCandidate)?,
+            false => Shortlist::default().draw(&params, &adjusted, max, sum, self.draw),
         };
         Ok(Sampled { id, logprob: logits[id as usize] - summary.log_sum, top: Vec::new() })
     }
@@ -186,6 +189,20 @@ mod tests {
         let many: Vec<u32> = (0..=LogitAdjustment::MAX_TOKENS as u32).collect();
         assert_eq!(helped.pick_adjusted(&many, &[], None, 10_000), None, "more tokens than a list holds");
         assert!(helped.pick_adjusted(&many[3..], &[], None, 10_000).is_some());
+    }
+
+    #[test]
+    fn a_sum_that_is_known_already_changes_no_choice() {
+        let logits: Vec<f32> = (0..3000).map(|i| ((i * 7919) % 1000) as f32 * 0.01).collect();
+        let penalties = Penalties::of(&SamplingParams::default());
+        // Changes no logit, but the sum of the adjusted logits counts as unknown.
+        let unchanged = Arc::new(LogitAdjustment { penalties, tokens: Vec::new(), mask: None });
+        for at in 0..100 {
+            let draw = f64::from(at) / 100.0;
+            let known = Pick { temperature: 1.0, top_p: 0.7, draw, ..Pick::GREEDY };
+            let unknown = Pick { adjustment: Some(Arc::clone(&unchanged)), ..known.clone() };
+            assert_eq!(known.choose(&logits), unknown.choose(&logits), "draw {draw}");
+        }
     }
 
     #[test]

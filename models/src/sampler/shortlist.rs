@@ -9,7 +9,8 @@ use std::cmp::Ordering;
 
 use super::SampleError;
 use super::SamplingParams;
-use super::distribution::{BLOCK, block_sum, exp, highest, sum_exp};
+use super::distribution::{BLOCK, block_sums, exp, sum_exp};
+use crate::kernel::isa::Isa;
 
 /// Widths of the window below the best token, in nats of the scaled distribution, tried in order until enough
 /// tokens are found.
@@ -30,14 +31,22 @@ pub(super) struct Shortlist {
 }
 
 impl Shortlist {
-    /// Token that `draw` ∈ [0, 1) falls on. `max` is the highest logit.
-    pub(super) fn draw(&mut self, params: &SamplingParams, logits: &[f32], max: f32, draw: f64) -> u32 {
+    /// Token that `draw` ∈ [0, 1) falls on. `max` is the highest logit, and `sum` is `Σ exp(logit − max)` if it is
+    /// known.
+    pub(super) fn draw(
+        &mut self,
+        params: &SamplingParams,
+        logits: &[f32],
+        max: f32,
+        sum: Option<f64>,
+        draw: f64,
+    ) -> u32 {
         let scale = 1.0 / params.temperature;
         let ordered = params.top_k > 0 || params.top_p < 1.0;
         if !ordered && params.min_p == 0.0 {
             return self.draw_all(logits, max, scale, draw);
         }
-        let wanted = self.gather(params, logits, max, scale);
+        let wanted = self.gather(params, logits, max, scale, sum);
         self.truncate(params, wanted);
         self.pick(draw)
     }
@@ -68,8 +77,7 @@ impl Shortlist {
 
     /// Samples from the whole distribution: one pass for the sums of blocks, then a walk inside one block.
     fn draw_all(&mut self, logits: &[f32], max: f32, scale: f32, draw: f64) -> u32 {
-        self.blocks.clear();
-        self.blocks.extend(logits.chunks(BLOCK).map(|block| block_sum(block, max, scale)));
+        block_sums(Isa::best(), logits, max, scale, &mut self.blocks);
         let total: f64 = self.blocks.iter().copied().map(f64::from).sum();
         let mut left = draw * total;
         for (block, &sum) in self.blocks.iter().enumerate() {
@@ -100,12 +108,21 @@ impl Shortlist {
 
     /// Gathers every token that top-k and top-p can keep, and perhaps more. Returns the weight that top-p must keep.
     /// `None` if top-p keeps a share of the candidates, or everything.
-    fn gather(&mut self, params: &SamplingParams, logits: &[f32], max: f32, scale: f32) -> Option<f64> {
+    fn gather(
+        &mut self,
+        params: &SamplingParams,
+        logits: &[f32],
+        max: f32,
+        scale: f32,
+        sum: Option<f64>,
+    ) -> Option<f64> {
         let floor = floor(params);
         // Top-p is a share of the tokens left by min-p and top-k. With top-k it can only shorten the k best, so k
         // decides.
         let by_mass = params.top_k == 0 && params.top_p < 1.0;
-        let wanted = by_mass.then(|| f64::from(params.top_p) * mass(logits, max, scale, floor));
+        let known = sum.filter(|_| scale == 1.0 && floor == f32::NEG_INFINITY);
+        let total = || known.unwrap_or_else(|| mass(logits, max, scale, floor));
+        let wanted = by_mass.then(|| f64::from(params.top_p) * total());
         for window in WINDOWS {
             let bound = floor.max(-window);
             self.gather_above(logits, max, scale, bound);
@@ -126,8 +143,12 @@ impl Shortlist {
         // Slightly below the bound on the logit scale: rounding must not drop a token here.
         let rough = max + bound / scale * 1.001 - 1e-3 - 1e-6 * max.abs();
         for (chunk, first) in logits.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-            // Most chunks hold no candidate, which one or two instructions per eight tokens reveal.
-            if highest(chunk) < rough {
+            // Most chunks hold no candidate, which one or two instructions per four tokens reveal.
+            let mut below = true;
+            for &logit in chunk {
+                below &= logit < rough;
+            }
+            if below {
                 continue;
             }
             let scaled = (first..).zip(chunk).map(|(id, &logit)| (id, (logit - max) * scale));
@@ -209,7 +230,7 @@ fn weight(candidates: &[WindowedToken]) -> f64 {
 /// Total weight of all tokens whose scaled logit is at least `floor`, relative to the best token.
 fn mass(logits: &[f32], max: f32, scale: f32, floor: f32) -> f64 {
     if floor == f32::NEG_INFINITY {
-        return sum_exp(logits, max, scale);
+        return sum_exp(Isa::best(), logits, max, scale);
     }
     let scaled = logits.iter().map(|&logit| (logit - max) * scale);
     scaled.filter(|&logit| logit >= floor).map(|logit| f64::from(exp(logit))).sum()

@@ -19,8 +19,8 @@ pub struct DeviceArgs {
     #[arg(long, env = "WAYMARK_DEVICE", value_name = "DEVICE", default_value = "auto")]
     pub device: Device,
 
-    /// Share of GPU memory to use, above 0 and at most 1: for weights, workspace and KV cache, and the rest of the
-    /// share for adapters. `--kv-bytes` applies to the CPU only.
+    /// Share of GPU memory to use, above 0 and at most 1, for weights, workspace and KV cache. Adapters take memory beyond
+    /// it. `--kv-bytes` applies to the CPU only.
     #[arg(long, env = "WAYMARK_GPU_MEMORY", value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
     pub gpu_memory: f64,
 
@@ -89,6 +89,17 @@ pub enum Device {
     Cuda(usize),
 }
 
+/// Size of the KV cache on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GpuKvSize {
+    /// What weights and workspace leave of the share of its memory.
+    Rest,
+    /// A number of blocks.
+    Blocks(usize),
+    /// A number of bytes, as whole blocks.
+    Bytes(usize),
+}
+
 /// Device and its options.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeviceConfig {
@@ -98,8 +109,8 @@ pub struct DeviceConfig {
     pub share: f64,
     /// Format of the layers' weights on a GPU.
     pub weights: WeightFormat,
-    /// Number of KV blocks on a GPU. `None` takes as many as fit.
-    pub blocks: Option<usize>,
+    /// Size of the KV cache on a GPU.
+    pub gpu_kv: GpuKvSize,
     /// Enables CUDA graphs for decode steps.
     pub graphs: bool,
     /// Timeout of a GPU step.
@@ -120,7 +131,7 @@ impl DeviceConfig {
             device,
             share: 0.9,
             weights: WeightFormat::Bf16,
-            blocks: None,
+            gpu_kv: GpuKvSize::Rest,
             graphs: true,
             step_limit,
             arithmetic: None,
@@ -149,7 +160,7 @@ impl DeviceArgs {
             device: self.device,
             share: self.gpu_memory,
             weights: self.gpu_weights,
-            blocks: None,
+            gpu_kv: GpuKvSize::Rest,
             graphs: !self.no_cuda_graphs,
             step_limit: self.step_timeout.limit(),
             arithmetic: self.arithmetic,

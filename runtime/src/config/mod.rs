@@ -13,7 +13,7 @@ mod retrieval;
 mod size;
 
 pub use base_model::{DEFAULT_MODEL, base_model};
-pub use device::{Device, DeviceArgs, DeviceConfig, StepArgs};
+pub use device::{Device, DeviceArgs, DeviceConfig, GpuKvSize, StepArgs};
 pub use embedder::{EmbedderArgs, EmbedderConfig, QueryArithmetic};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};

@@ -128,8 +128,8 @@ impl ModelConfig {
         StepLimits {
             // Each position that a step verifies has logits, and a row of its own in the limits.
             rows: size.max_batch.max(1 + self.lookup),
-            // A step full of decoding rows still has room for one block of a prompt.
-            tokens: size.step_tokens.max(size.max_batch + BLOCK),
+            // A step full of decoding rows still has room for one block of a prompt, and each row has a token.
+            tokens: size.step_tokens.max(size.max_batch + BLOCK).max(1 + self.lookup),
             context: self.context.unwrap_or(context),
         }
     }
@@ -233,5 +233,8 @@ mod tests {
         assert_eq!((pair(short.cpu_step()), gpu(&short)), ((16, 16), vec![(16, 16)]));
         let limits = plain.steps(plain.gpu_steps()[0], 4096);
         assert_eq!((limits.rows, limits.tokens, limits.context), (256, 8192, 4096));
+        let proposing = config(&["--max-batch", "4", "--step-tokens", "16", "--lookup", "24"]);
+        let limits = proposing.steps(proposing.gpu_steps()[0], 4096);
+        assert!(limits.tokens >= limits.rows, "{limits:?}");
     }
 }

@@ -86,6 +86,8 @@ impl check::CheckDevice for GpuCheckDevice<'_> {
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
         // SAFETY: the checks read only buffers that they uploaded, which live until they are released.
         let slice = unsafe { DeviceSlice::new(address, bytes.len()) };
+        // Waits under the time limit first: a copy into pageable memory blocks in the driver until the GPU gets to it.
+        self.gpu.synchronize().map_err(|error| error.to_string())?;
         self.gpu.download(slice, bytes).map_err(|error| error.to_string())?;
         self.gpu.synchronize().map_err(|error| error.to_string())
     }

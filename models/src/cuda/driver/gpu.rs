@@ -81,6 +81,8 @@ impl Driver for GpuDriver {
     }
 
     fn download<T: Pod>(&self, from: DeviceSlice<T>, to: &mut [T]) -> Result<(), CudaError> {
+        // Waits under the time limit first: a copy into pageable memory blocks in the driver until the GPU gets to it.
+        self.gpu.synchronize()?;
         self.gpu.download(from, to)?;
         self.gpu.synchronize()
     }

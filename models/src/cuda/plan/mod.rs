@@ -134,7 +134,7 @@ impl MemoryPlan {
         Self {
             weights: WeightLayout::of(format, config, limits.context).bytes,
             workspace: WorkspaceLayout::new(config, format, limits, multiprocessors).bytes + image + BLAS_BYTES,
-            block: config.layers * layout::block_len(config.kv_heads, config.head_dim) * 2,
+            block: block_bytes(config),
             blocks: 0,
         }
     }
@@ -143,6 +143,11 @@ impl MemoryPlan {
     pub fn kv_bytes_per_token(&self) -> usize {
         self.block / BLOCK
     }
+}
+
+/// Returns the bytes of a KV block, over all layers.
+pub fn block_bytes(config: &DecoderConfig) -> usize {
+    config.layers * layout::block_len(config.kv_heads, config.head_dim) * 2
 }
 
 /// Returns the usable bytes: the permitted share, as far as it is free.
