@@ -364,6 +364,14 @@ mod tests {
     }
 
     #[test]
+    fn the_promise_for_upgrades_names_the_formats() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let promise = format!("Formats {OLDEST} to {FORMAT} are read, {FORMAT} is written");
+        assert!(page.contains(&promise), "docs/operations.md lacks: {promise}");
+    }
+
+    #[test]
     fn a_name_outside_the_snapshot_is_refused() {
         for name in [
             "/etc/passwd",

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::complete::{Complete, ModelMessage, ModelRole};
 use crate::filter::{FactFilter, FilterError};
+use crate::options::GraphOptions;
 use crate::python;
 
 /// Maximum number of tokens in a reply, as in HippoRAG.
@@ -112,8 +113,9 @@ fn ask(question: &str, facts: &[[&str; 3]]) -> String {
 /// `linking_top_k` of them, which may be more than there are candidates.
 fn kept(reply: &str, candidates: &[[&str; 3]]) -> Vec<usize> {
     let written: Vec<String> = candidates.iter().map(|fact| python::tuple(fact)).collect();
-    let mut places: Vec<usize> =
-        facts(reply).iter().filter_map(|fact| python::closest(&python::show(fact), &written)).collect();
+    // No search keeps more than these, and an endpoint that ignores `MAX_TOKENS` may write a million.
+    let facts = facts(reply).into_iter().take(GraphOptions::MOST_LINKED);
+    let mut places: Vec<usize> = facts.filter_map(|fact| python::closest(&python::show(&fact), &written)).collect();
     // Python's `index` returns the first of equal candidates.
     for place in &mut places {
         *place = written.iter().position(|text| *text == written[*place]).unwrap_or(*place);
@@ -212,6 +214,13 @@ mod tests {
         ] {
             assert_eq!(kept(&reply(field), &CANDIDATES), expected, "{field}");
         }
+    }
+
+    #[test]
+    fn no_more_facts_are_compared_than_a_search_may_keep() {
+        let many = vec![r#"["a", "b", "c"]"#; 10 * GraphOptions::MOST_LINKED].join(", ");
+        let places = kept(&reply(&format!(r#"{{"fact": [{many}]}}"#)), &CANDIDATES);
+        assert_eq!(places, [0; GraphOptions::MOST_LINKED]);
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Snapshot {
         let files = dir.join(snapshot_name(manifest.base()));
         let Some(delta) = manifest.delta.clone() else { return Snapshot::open_files(&files, manifest, options) };
         let records = delta::log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)?;
-        // Without a solver, which `finished` prepares for the state after the log.
+        // Without a solver, which `replayed` prepares for the state after the log.
         let base = Snapshot::open_files(&files, manifest.clone(), &OpenOptions { walk_below: 0, ..options.clone() })?;
         Snapshot { walk_below: options.walk_below, ..base }.replayed(dir, manifest, &records)
     }
@@ -144,7 +144,11 @@ impl Snapshot {
         let left = store.delta.numbers().collect();
         let came = store.delta.documents().map(|(number, _)| number).collect();
         let state = ChangedState { documents: store.delta, touched: TouchedNumbers { left, came }, graph };
-        self.finished(manifest, state, lexical)
+        let snapshot = self.finished(manifest, state, lexical)?;
+        if let Some(graph) = &snapshot.graph {
+            snapshot.ranker.prepare(graph);
+        }
+        Ok(snapshot)
     }
 
     fn finished(&self, manifest: Manifest, state: ChangedState, lexical: LexicalIndex) -> Result<Snapshot, IndexError> {
@@ -160,7 +164,7 @@ impl Snapshot {
             }
             Ok(())
         })?;
-        let ranker = self.ranker.renewed(graph.as_ref().filter(|_| store.len() <= self.walk_below));
+        let ranker = self.ranker.renewed(graph.is_some() && store.len() <= self.walk_below);
         let dense = self.dense.with_delta(documents);
         let walk_below = self.walk_below;
         let faults = self.faults;

@@ -164,7 +164,9 @@ impl Committing<'_> {
         let (Some(extract), Some(graph)) = (extract, &base.graph) else { return Ok(extracted) };
         let again = again(base, extract);
         let pending = |origin| origin == TripleOrigin::None || again == Some(origin);
-        if again.is_none() && !record.upserted.iter().any(|document| pending(document.origin)) && base.is_told() {
+        // If `true`, only documents of the record can lack triples.
+        let told = again.is_none() && base.is_told();
+        if told && !record.upserted.iter().any(|document| pending(document.origin)) {
             return Ok(extracted);
         }
         let (delta, touched) = base.store.delta.applied(&base.store.base, &record.deleted, &record.upserted)?;
@@ -175,8 +177,14 @@ impl Committing<'_> {
             Some(&place) => record.upserted[place].origin,
             None => graph.origin(number),
         };
-        let asked = (0..).zip(&passages.numbers).filter(|(_, number)| pending(origin(**number)));
-        let asked: Vec<u32> = asked.map(|(place, _)| place).collect();
+        let asked: Vec<u32> = if told {
+            let numbers = came.keys().filter(|number| pending(origin(**number)));
+            let places = numbers.filter_map(|number| passages.numbers.binary_search(number).ok());
+            places.map(|place| place as u32).collect()
+        } else {
+            let asked = (0..).zip(&passages.numbers).filter(|(_, number)| pending(origin(**number)));
+            asked.map(|(place, _)| place).collect()
+        };
         extracted.asked = !asked.is_empty();
         // Not called without passages: an extractor may read the whole corpus even then.
         if asked.is_empty() {

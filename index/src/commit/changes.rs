@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::corpus::{Corpus, Document};
+use crate::corpus::{Corpus, Document, LARGEST_TITLE};
 use crate::error::IndexError;
 
 /// Maximum length of an ID in bytes.
@@ -119,6 +119,9 @@ fn oversized(document: &Document) -> Option<&'static str> {
     if document.id.len() > MOST_ID {
         return Some("the id is longer than 4096 bytes");
     }
+    if document.title.len() > LARGEST_TITLE {
+        return Some("the title is longer than 16384 bytes");
+    }
     if triples.len() > MOST_TRIPLES {
         return Some("it has more than 2048 triples: split its text into several documents");
     }
@@ -149,6 +152,8 @@ mod tests {
         for (document, expected) in [
             (Document { id: "i".repeat(MOST_ID), ..small() }, None),
             (Document { id: "i".repeat(MOST_ID + 1), ..small() }, Some("id")),
+            (Document { title: "t".repeat(LARGEST_TITLE), ..small() }, None),
+            (Document { title: "t".repeat(LARGEST_TITLE + 1), ..small() }, Some("title")),
             (of(vec![triple(1); MOST_TRIPLES]), None),
             (of(vec![triple(1); MOST_TRIPLES + 1]), Some("2048 triples")),
             (of(vec![triple(MOST_PHRASE)]), None),

@@ -2,7 +2,8 @@
 //!
 //! A comparison reads one key of the metadata. Strings compare by code point, so dates such as `2024-05-01` sort
 //! correctly; numbers by value; booleans only for equality. A missing key, a list, an object, or a value of another
-//! type than the given one equals nothing: it matches `ne` and `nin`, and no other comparison.
+//! type than the given one equals nothing: it matches `ne` and `nin`, and no other comparison. Cells of CSV and TSV files
+//! are strings, even those that look like numbers.
 
 mod allowed;
 mod selections;

@@ -24,6 +24,17 @@ const TOKEN_BYTES: usize = 32;
 /// Maximum bytes of the title and metadata of a record that is split: every chunk has a copy.
 const LARGEST_COPY: usize = 64 << 10;
 
+/// Maximum bytes of these copies in all chunks of a text or a record. The chunks are made before the first of them is
+/// indexed, and may be far smaller than what they copy.
+const LARGEST_COPIES: usize = 256 << 20;
+
+/// Size of the blocks that a long text is cut into before it is split, in bytes. For each chunk, the library reads the
+/// rest of its text, so that its time grows with the square of the length.
+const BLOCK: usize = 64 << 10;
+
+/// Minimum size of a block, in chunks. Each block ends with a chunk that may be smaller than the others.
+const BLOCK_CHUNKS: usize = 64;
+
 /// Separator of the headings above a chunk.
 const BELOW: &str = " > ";
 
@@ -48,16 +59,28 @@ type Piece<'a> = (usize, &'a str);
 impl Chunker {
     /// Splits a text into chunks. Each chunk begins with the headings above it. Its metadata holds the headings and the
     /// page. Leaves out chunks without a word, such as the end of a fenced block.
-    pub(super) fn prose(&self, prose: &Prose) -> Chunks {
+    ///
+    /// # Errors
+    /// If the copies of the title and the headings in all chunks are too large.
+    pub(super) fn prose(&self, prose: &Prose) -> Result<Chunks, IndexError> {
         let size =
             self.size.unwrap_or_else(|| self.tokens.as_ref().map_or(CHARACTERS, |tokens| tokens.limit().min(TOKENS)));
         let mut records = Vec::new();
+        let mut copies = 0_usize;
         for section in &prose.sections {
             let headings = self.shown_headings(section, &prose.title, size);
+            let metadata = metadata(section);
+            let copied = prose.title.len() + headings.len() + json_len(metadata.as_ref());
             let room = self.room(size, &prose.title, &headings);
+            let pieces = self.pieces(&section.text, section.markdown, room);
+            copies = copies.saturating_add(copied.saturating_mul(pieces.len()));
+            if copies > LARGEST_COPIES {
+                let location = Location { file: prose.file.clone(), line: section.line };
+                return Err(too_many_copies(location, &prose.name));
+            }
             let mut line = section.line;
             let mut reached = 0;
-            for (offset, text) in self.pieces(&section.text, section.markdown, room) {
+            for (offset, text) in pieces {
                 // Chunks may overlap, but begin in the order of the text.
                 line += line_breaks(section.text.as_bytes().get(reached..offset).unwrap_or_default());
                 reached = reached.max(offset);
@@ -66,14 +89,14 @@ impl Chunker {
                 }
                 let id = format!("{}#{}", prose.name, records.len() + 1);
                 let text = if headings.is_empty() { text.to_owned() } else { format!("{headings}\n\n{text}") };
-                let metadata = metadata(section);
+                let metadata = metadata.clone();
                 let document = Document { id, title: prose.title.clone(), text, triples: None, metadata };
                 let location = Location { file: prose.file.clone(), line };
                 records.push(CorpusRecord { location, document, from_content: false });
             }
         }
         let count = records.len() as u64;
-        (records, Some((prose.name.clone(), count)))
+        Ok((records, Some((prose.name.clone(), count))))
     }
 
     /// Splits a record that is larger than a chunk, and leaves others whole. Without a size, leaves all whole and
@@ -81,7 +104,7 @@ impl Chunker {
     ///
     /// # Errors
     /// If a record to split brings triples, because it is not known which chunk states which of them, or if its title
-    /// and metadata are too large to copy into every chunk.
+    /// and metadata are too large to copy into every chunk, or into so many.
     pub(super) fn record(&self, record: CorpusRecord) -> Result<Chunks, IndexError> {
         let Some(size) = self.size else { return Ok((vec![record], None)) };
         let name = record.document.id.clone();
@@ -109,7 +132,11 @@ impl Chunker {
         }
         // Taken out, so that no chunk copies the whole text.
         let whole = std::mem::take(&mut document.text);
-        let records = self.pieces(&whole, false, room).into_iter().zip(1_u64..).map(|((_, text), number)| {
+        let pieces = self.pieces(&whole, false, room);
+        if copied.saturating_mul(pieces.len()) > LARGEST_COPIES {
+            return Err(too_many_copies(location, &name));
+        }
+        let records = pieces.into_iter().zip(1_u64..).map(|((_, text), number)| {
             let id = format!("{name}#{number}");
             let document = Document { id, text: text.to_owned(), ..document.clone() };
             CorpusRecord { location: location.clone(), document, from_content }
@@ -154,10 +181,13 @@ impl Chunker {
             Ok(config) => config,
             Err(_) => ChunkConfig::new(room).with_sizer(sizer),
         };
+        let blocks = blocks(text, BLOCK.max(room.saturating_mul(BLOCK_CHUNKS)));
         if markdown {
-            MarkdownSplitter::new(config).chunk_indices(text).collect()
+            let splitter = MarkdownSplitter::new(config);
+            blocks.into_iter().flat_map(|block| within(block, splitter.chunk_indices(block.1))).collect()
         } else {
-            TextSplitter::new(config).chunk_indices(text).collect()
+            let splitter = TextSplitter::new(config);
+            blocks.into_iter().flat_map(|block| within(block, splitter.chunk_indices(block.1))).collect()
         }
     }
 
@@ -184,6 +214,42 @@ impl ChunkSizer for RoomSizer<'_> {
     }
 }
 
+/// Cuts a text into blocks of about `size` bytes, at blank lines, line breaks or spaces where possible.
+fn blocks(text: &str, size: usize) -> Vec<Piece<'_>> {
+    let mut blocks = Vec::new();
+    let mut offset = 0;
+    while let Some(rest) = text.get(offset..).filter(|rest| !rest.is_empty()) {
+        let block = &rest[..block_end(rest, size)];
+        blocks.push((offset, block));
+        offset += block.len();
+    }
+    blocks
+}
+
+/// Returns the length of the first block of a text.
+fn block_end(text: &str, size: usize) -> usize {
+    if text.len() <= size {
+        return text.len();
+    }
+    let most = text.floor_char_boundary(size);
+    let behind = |separator: &str| text[..most].rfind(separator).map(|at| at + separator.len());
+    // Not in the first half, which would make many small blocks.
+    ["\n\n", "\n", " "].into_iter().filter_map(behind).find(|end| *end > most / 2).unwrap_or(most)
+}
+
+/// Returns the pieces of a block by their offsets in the whole text.
+fn within<'a>((start, _): Piece<'a>, pieces: impl Iterator<Item = Piece<'a>>) -> Vec<Piece<'a>> {
+    pieces.map(|(offset, text)| (start + offset, text)).collect()
+}
+
+fn too_many_copies(location: Location, name: &str) -> IndexError {
+    let message = format!(
+        "the chunks of {name:?} would copy more than {LARGEST_COPIES} bytes of its title, headings and metadata: \
+         choose larger chunks, or split it"
+    );
+    IndexError::BadRecord { location, message }
+}
+
 /// Returns `true` if a chunk has a word outside of the lines that begin and end fenced blocks.
 fn holds_words(text: &str) -> bool {
     let fence = |line: &str| line.starts_with("```") || line.starts_with("~~~");
@@ -208,7 +274,9 @@ fn metadata(section: &Section) -> Option<Map<String, Value>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::path::Path;
+    use std::sync::Arc;
 
     use super::super::markdown;
     use super::*;
@@ -219,9 +287,9 @@ mod tests {
     }
 
     fn chunked(text: &str, chunker: &Chunker) -> Vec<Document> {
-        let (title, sections) = markdown::sections(text);
+        let (title, sections) = markdown::sections(text).ok().unwrap();
         let prose = Prose { file: Path::new("a.md").into(), name: "a.md".to_owned(), title, sections };
-        chunker.prose(&prose).0.into_iter().map(|record| record.document).collect()
+        chunker.prose(&prose).unwrap().0.into_iter().map(|record| record.document).collect()
     }
 
     #[test]
@@ -244,6 +312,44 @@ mod tests {
         let total: usize = long.iter().map(|chunk| chunk.text.split_whitespace().count() - 4).sum();
         assert!(total > 100, "chunks overlap: {total} words instead of 100");
         assert_eq!(last.map(|chunk| chunk.text.as_str()), Some("C\n\nshort"));
+    }
+
+    #[test]
+    fn chunks_that_would_copy_too_much_are_refused() {
+        let chunker = Chunker { size: Some(8), ..Chunker::default() };
+        let text = "a b c d\n".repeat(5000);
+        let title = "t".repeat(60_000);
+        let file: Arc<Path> = Path::new("a.txt").into();
+        let section = Section { line: 1, text: text.clone(), ..Section::default() };
+        let prose =
+            Prose { file: file.clone(), name: "a.txt".to_owned(), title: title.clone(), sections: vec![section] };
+        let document = Document { id: "b".to_owned(), title, text, triples: None, metadata: None };
+        let record = CorpusRecord { location: Location { file, line: 1 }, document, from_content: false };
+        for (refused, name) in [(chunker.prose(&prose), "\"a.txt\""), (chunker.record(record), "\"b\"")] {
+            let message = refused.err().unwrap().to_string();
+            assert!(message.contains(name) && message.contains("more than 268435456 bytes"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_into_blocks_before_it_is_split() {
+        let chunker = Chunker::default();
+        let text = "a\n".repeat(BLOCK + 100);
+        let pieces = chunker.pieces(&text, false, 1000);
+        // Without blocks, all chunks begin at multiples of 1000.
+        assert!(pieces.iter().any(|(offset, _)| *offset == BLOCK));
+        assert!(pieces.iter().all(|(offset, piece)| piece.len() < 1000 && text[*offset..].starts_with(*piece)));
+        assert_eq!(pieces.iter().map(|(_, piece)| piece.matches('a').count()).sum::<usize>(), BLOCK + 100);
+        for (text, first) in [
+            ("word word word\n\nword\nword word", "word word word\n\n"),
+            ("word word word\nword word word", "word word word\n"),
+            ("\n\nword word word word word", "\n\nword word word "),
+            ("\u{e9}".repeat(15).as_str(), "\u{e9}".repeat(10).as_str()),
+        ] {
+            let found = blocks(text, 21);
+            assert_eq!(found[0], (0, first));
+            assert_eq!(found.iter().map(|(_, block)| *block).collect::<String>(), text);
+        }
     }
 
     #[test]

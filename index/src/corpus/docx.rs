@@ -114,7 +114,7 @@ fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault>
         }
     }
     body.outline.add(&body.text, 1, false);
-    Ok(body.outline.finish())
+    body.outline.finish()
 }
 
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use encoding_rs::{Encoding, WINDOWS_1252};
 
 use super::outline::Outline;
-use super::prose::Sections;
+use super::prose::{ProseFault, Sections};
 
 /// Elements whose content is no text.
 const HIDDEN: &[&str] =
@@ -50,14 +50,18 @@ const BLOCKS: &[&str] = &[
 const LONGEST_REFERENCE: usize = 34;
 
 /// Returns the title of a page, which is that of its head or else its first heading of level 1, and its sections.
-pub(super) fn sections(bytes: &[u8]) -> Sections {
+///
+/// # Errors
+/// If the sections are too large with the headings above each.
+pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
     let page = decoded(bytes);
     let mut text = PageText::default();
+    let mut ends = TagEnds::default();
     let mut rest: &str = &page;
     while let Some(at) = rest.find('<') {
         text.add(&rest[..at]);
         rest = &rest[at..];
-        rest = match Markup::of(rest) {
+        rest = match Markup::of(rest, &mut ends) {
             Markup::Text => {
                 text.add("<");
                 &rest[1..]
@@ -66,7 +70,7 @@ pub(super) fn sections(bytes: &[u8]) -> Sections {
             Markup::Tag { name, closes, end } => {
                 let behind = &rest[end..];
                 if !closes && RAW.contains(&name.as_str()) {
-                    let (content, behind) = raw_content(behind, &name);
+                    let (content, behind) = raw_content(behind, &name, &mut ends);
                     if name == "title" {
                         text.title(content);
                     }
@@ -112,7 +116,7 @@ enum Markup {
 }
 
 impl Markup {
-    fn of(text: &str) -> Markup {
+    fn of(text: &str, ends: &mut TagEnds) -> Markup {
         if let Some(comment) = text.strip_prefix("<!--") {
             // `<!-->` and `<!--->` are whole comments (WHATWG HTML, 13.2.5.43 and 44).
             if let Some(whole) = ["<!-->", "<!--->"].into_iter().find(|whole| text.starts_with(whole)) {
@@ -128,31 +132,54 @@ impl Markup {
             _ => return Markup::Text,
         }
         let length = inner.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'-').count();
-        Markup::Tag { name: inner[..length].to_ascii_lowercase(), closes, end: tag_end(text) }
+        Markup::Tag { name: inner[..length].to_ascii_lowercase(), closes, end: ends.find(text) }
     }
 }
 
-/// Returns the length of a tag. A `>` in a quoted value does not end it, unless the quotation mark is never closed.
-fn tag_end(tag: &str) -> usize {
+/// Ends of the tags of a page.
+#[derive(Default)]
+struct TagEnds {
+    /// If `true`, every `>` ends a tag.
+    ignore_quotes: bool,
+}
+
+impl TagEnds {
+    /// Returns the length of the tag at the beginning of `tag`, which is the rest of the page. A `>` in a quoted value
+    /// does not end it, unless all are in quoted values.
+    fn find(&mut self, tag: &str) -> usize {
+        if !self.ignore_quotes {
+            if let Some(end) = end_outside_quotes(tag) {
+                return end;
+            }
+            // The search has read the page to its end. If the next tags did so too, the time would grow with the square
+            // of the page.
+            self.ignore_quotes = true;
+        }
+        tag.find('>').map_or(tag.len(), |end| end + 1)
+    }
+}
+
+/// Returns the length of a tag. `None` if no `>` is outside of quoted values.
+fn end_outside_quotes(tag: &str) -> Option<usize> {
     let mut quote = None;
     for (at, byte) in tag.bytes().enumerate() {
         match (quote, byte) {
             (Some(open), _) if byte == open => quote = None,
             (Some(_), _) => {}
             (None, b'"' | b'\'') => quote = Some(byte),
-            (None, b'>') => return at + 1,
+            (None, b'>') => return Some(at + 1),
             _ => {}
         }
     }
-    tag.find('>').map_or(tag.len(), |end| end + 1)
+    None
 }
 
 /// Splits a text at the closing tag of `name`, which is left out.
-fn raw_content<'a>(text: &'a str, name: &str) -> (&'a str, &'a str) {
+fn raw_content<'a>(text: &'a str, name: &str, ends: &mut TagEnds) -> (&'a str, &'a str) {
     for (at, _) in text.match_indices("</") {
         let tag = &text.as_bytes()[at + 2..];
         if tag.get(..name.len()).is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes())) {
-            return (&text[..at], &text[at + tag_end(&text[at..])..]);
+            return (&text[..at], &text[at + ends.find(&text[at..])..]);
         }
     }
     (text, "")
@@ -268,7 +295,7 @@ impl PageText {
         self.heading = None;
     }
 
-    fn finish(mut self) -> Sections {
+    fn finish(mut self) -> Result<Sections, ProseFault> {
         self.outline.add(&self.text, 1, false);
         self.outline.finish()
     }
@@ -303,10 +330,13 @@ fn reference(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn texts(page: &str) -> (String, Vec<(String, String)>) {
-        let (title, sections) = sections(page.as_bytes());
+        let (title, sections) = sections(page.as_bytes()).ok().unwrap();
         let sections = sections.into_iter().map(|section| (section.headings.join("/"), section.text));
         (title, sections.collect())
     }
@@ -363,11 +393,20 @@ mod tests {
     }
 
     #[test]
+    fn tags_that_end_only_in_quoted_values_take_no_long_time() {
+        let begun = Instant::now();
+        let (_, sections) = texts(&"<a \">\"b".repeat(200_000));
+        assert!(sections[0].1.starts_with("\"b\"b"), "the text is kept");
+        // Generous, for slow machines under load. A search to the end of the page for each tag takes minutes.
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    #[test]
     fn a_page_in_another_encoding_is_decoded() {
         for page in
             [&b"<meta charset=\"iso-8859-1\"><p>caf\xe9"[..], b"<p>caf\xe9", b"\xff\xfe<\0p\0>\0c\0a\0f\0\xe9\0"]
         {
-            assert_eq!(sections(page).1[0].text, "café");
+            assert_eq!(sections(page).ok().unwrap().1[0].text, "café");
         }
     }
 }

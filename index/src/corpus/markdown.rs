@@ -5,11 +5,14 @@ use std::ops::Range;
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::outline::Outline;
-use super::prose::{Sections, line_breaks};
+use super::prose::{ProseFault, Sections, line_breaks};
 
 /// Returns the title, which is that of the front matter or else the first heading of level 1, and the sections. A
 /// heading with nothing below it gives no section.
-pub(super) fn sections(text: &str) -> Sections {
+///
+/// # Errors
+/// If the sections are too large with the headings above each.
+pub(super) fn sections(text: &str) -> Result<Sections, ProseFault> {
     let mut cut = SectionCut { text, outline: Outline::default(), start: 0, counted: 0, line: 1 };
     let mut depth = 0_usize;
     let mut heading: Option<String> = None;
@@ -71,12 +74,13 @@ fn front_title(block: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn sections_know_the_headings_above_them() {
         let text = "intro\n\n# The *Title*\n\n## A\n\n### `b`\n\ntext b\n\n```md\n# no heading\n```\n\n> # quoted\n\nC\n---\ntext c\n\n# Alone\n";
-        let (title, sections) = sections(text);
+        let (title, sections) = sections(text).ok().unwrap();
         assert_eq!(title, "The Title");
         let found: Vec<_> = sections.iter().map(|section| (section.headings.join("/"), section.text.trim())).collect();
         assert_eq!(found.len(), 3, "{found:?}");
@@ -88,7 +92,8 @@ mod tests {
 
     #[test]
     fn front_matter_gives_the_title_and_no_section() {
-        let (title, sections) = sections("---\ntitle: \"From the front\"\ntags: x\n---\n# Heading\ntext\n");
+        let text = "---\ntitle: \"From the front\"\ntags: x\n---\n# Heading\ntext\n";
+        let (title, sections) = sections(text).ok().unwrap();
         assert_eq!((title.as_str(), sections.len()), ("From the front", 1));
         assert_eq!(sections[0].text.trim(), "text");
         assert_eq!(sections[0].headings, ["Heading"]);

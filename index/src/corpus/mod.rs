@@ -17,6 +17,7 @@ mod parquet_footer;
 mod parquet_pages;
 mod pdf;
 mod pdf_fonts;
+mod pdf_objects;
 mod pdf_text;
 mod prose;
 mod record;
@@ -110,6 +111,9 @@ enum CorpusItem {
 
 /// Maximum bytes of a record. Longer ones are mistakes that would only fill the memory.
 const LONGEST_RECORD: usize = 64 << 20;
+
+/// Maximum bytes of a title. Extractors and citations read it again and again.
+pub(crate) const LARGEST_TITLE: usize = 16 << 10;
 
 type CorpusItems = Box<dyn Iterator<Item = Result<CorpusItem, IndexError>> + Send>;
 
@@ -239,7 +243,7 @@ impl Corpus {
                     return Ok(Some(document));
                 }
             }
-            let (records, chunked) = match self.items.next() {
+            let chunks = match self.items.next() {
                 None if self.seen.is_empty() => {
                     let path = self.path.clone();
                     let files = self.skipped_files.summary();
@@ -255,16 +259,15 @@ impl Corpus {
                     continue;
                 }
                 Some(Ok(CorpusItem::Prose(prose))) => self.chunker.prose(&prose),
-                Some(Ok(CorpusItem::Record(record))) => match self.chunker.record(record) {
-                    Ok(chunks) => chunks,
-                    Err(error) => {
-                        self.skip(error)?;
-                        continue;
-                    }
-                },
+                Some(Ok(CorpusItem::Record(record))) => self.chunker.record(record),
             };
-            self.ready.extend(records);
-            self.chunked.extend(chunked);
+            match chunks {
+                Ok((records, chunked)) => {
+                    self.ready.extend(records);
+                    self.chunked.extend(chunked);
+                }
+                Err(error) => self.skip(error)?,
+            }
         }
     }
 

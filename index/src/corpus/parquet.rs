@@ -180,6 +180,41 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_claims_to_be_huge_is_refused_before_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train.parquet");
+        let schema =
+            parse_message_type("message schema { required binary text (UTF8); repeated int64 year; }").unwrap();
+        let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+        let mut writer =
+            SerializedFileWriter::new(File::create(&path).unwrap(), Arc::new(schema), Arc::new(properties)).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<ByteArrayType>().write_batch(&[ByteArray::from("The Seine.")], None, None).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&[1, 2], Some(&[1, 1]), Some(&[0, 1])).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+        let open = || Corpus::open(&path, &CorpusOptions::default());
+        let documents: Vec<_> = open().unwrap().map(Result::unwrap).collect();
+        assert_eq!(serde_json::json!(documents[0].metadata), serde_json::json!({"year": [1, 2]}));
+        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        let page = reader.metadata().row_group(0).column(1).data_page_offset() as usize;
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The header of the page: its type, its two sizes, and the header of its data, which begins with the number of
+        // values.
+        assert_eq!([bytes[page], bytes[page + 2], bytes[page + 4], bytes[page + 6]], [0x15, 0x15, 0x15, 0x2c]);
+        assert_eq!(bytes[page + 7..page + 9], [0x15, 4]);
+        // 20,000,000 values.
+        bytes.splice(page + 8..page + 9, [0x80, 0xb4, 0x89, 0x13]);
+        std::fs::write(&path, bytes).unwrap();
+        let message = open().unwrap_err().to_string();
+        assert!(message.contains("\"year\" in row group 0 hold 20000000 values"), "{message}");
+    }
+
+    #[test]
     fn a_page_that_claims_to_be_huge_is_refused_before_it_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("train.parquet");

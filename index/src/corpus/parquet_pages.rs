@@ -1,5 +1,6 @@
 //! Checks the page headers of a Parquet file before the library reads the pages. The library makes room for as many
-//! bytes and dictionary values as a header claims, before it looks at the page.
+//! bytes and dictionary values as a header claims, before it looks at the page. It reads all values of a list at once,
+//! and a few bytes stand for any number of them.
 //!
 //! A header is a `PageHeader` of `parquet.thrift` in Thrift's compact protocol. Headers with fields that the format
 //! does not know, or with fields of other types, are refused: the library reads known fields without a look at their
@@ -15,6 +16,9 @@ use super::parquet_footer::{BINARY, FALSE, I32, I64, STRUCT, TRUE, Thrift};
 
 /// Maximum bytes that the library holds at the same time for the pages of a row group, decompressed.
 const LARGEST_PAGES: u64 = 1 << 30;
+
+/// Maximum number of values of a column with lists within a row group. All of them may belong to one row.
+const MOST_LISTED: u64 = 16_000_000;
 
 /// Bytes read for a header at first. Most headers have less than 100.
 const USUAL_HEADER: u64 = 1 << 10;
@@ -53,12 +57,24 @@ struct PageHeader {
     uncompressed: u64,
     /// Number of values, if the page holds a dictionary.
     values: u64,
+    /// Number of values and nulls, if the page holds data.
+    listed: u64,
+}
+
+/// Sizes of the pages of a column in a row group.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct ColumnPages {
+    /// Bytes that the library holds at the same time: a dictionary, and the largest page.
+    held: u64,
+    /// Number of values and nulls.
+    listed: u64,
 }
 
 /// Checks the pages of all columns.
 ///
 /// # Errors
-/// The reason, if a header is damaged, or the library would take too much memory for the pages of a row group.
+/// The reason, if a header is damaged, or the library would take too much memory for the pages or the lists of a row
+/// group.
 pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<(), String> {
     // Each byte belongs to one column of one row group. Otherwise a small file could claim to hold any number of pages.
     let mut unclaimed = file.metadata().map_err(|error| unreadable(&error))?.len();
@@ -67,7 +83,16 @@ pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<(), S
         for column in group.columns() {
             let (start, length) = range(column).ok_or_else(damaged)?;
             unclaimed = unclaimed.checked_sub(length).ok_or_else(damaged)?;
-            held = held.saturating_add(held_pages(file, start, length)?);
+            let pages = column_pages(file, start, length)?;
+            held = held.saturating_add(pages.held);
+            if column.column_descr().max_rep_level() > 0 && pages.listed > MOST_LISTED {
+                return Err(format!(
+                    "the lists of column {} in row group {number} hold {} values, more than {MOST_LISTED}: write the \
+                     file with smaller row groups",
+                    column.column_path(),
+                    pages.listed
+                ));
+            }
         }
         if held > LARGEST_PAGES {
             return Err(format!(
@@ -93,10 +118,11 @@ fn range(column: &ColumnChunkMetaData) -> Option<(u64, u64)> {
     Some((u64::try_from(start).ok()?, u64::try_from(column.compressed_size()).ok()?))
 }
 
-/// Returns the bytes that the library holds at the same time for a column: a dictionary, and the largest page.
-fn held_pages(file: &mut File, start: u64, length: u64) -> Result<u64, String> {
+/// Reads the headers of a column's pages.
+fn column_pages(file: &mut File, start: u64, length: u64) -> Result<ColumnPages, String> {
     let mut dictionary = 0;
     let mut largest = 0;
+    let mut listed = 0_u64;
     let mut offset = start;
     let mut left = length;
     while left > 0 {
@@ -105,13 +131,14 @@ fn held_pages(file: &mut File, start: u64, length: u64) -> Result<u64, String> {
             dictionary = header.uncompressed.saturating_add(header.values * DICTIONARY_VALUE).max(dictionary);
         } else {
             largest = header.uncompressed.max(largest);
+            listed = listed.saturating_add(header.listed);
         }
         let whole = header.length + header.compressed;
         // A page that ends behind its column is refused by the library before it makes room for the page.
         left = left.saturating_sub(whole);
         offset += whole;
     }
-    Ok(dictionary + largest)
+    Ok(ColumnPages { held: dictionary + largest, listed })
 }
 
 /// Reads the header of the page at `offset`, which has at most `left` bytes.
@@ -144,14 +171,15 @@ fn parse(bytes: &[u8]) -> Option<PageHeader> {
             2 => header.uncompressed = u64::try_from(number(&mut thrift)?).ok()?,
             3 => header.compressed = u64::try_from(number(&mut thrift)?).ok()?,
             4 => thrift.skip(kind, 0)?,
+            5 | 8 => {
+                let types: &[u8] = if id == 5 { &DATA_TYPES } else { &DATA_V2_TYPES };
+                let listed = u64::try_from(first_number(&mut thrift, types)?).ok()?;
+                // The type of the page decides which of both fields counts.
+                header.listed = header.listed.max(listed);
+            }
             7 => header.values = u64::try_from(first_number(&mut thrift, &DICTIONARY_TYPES)?).ok()?,
             _ => {
-                let types: &[u8] = match id {
-                    5 => &DATA_TYPES,
-                    6 => &[],
-                    _ => &DATA_V2_TYPES,
-                };
-                first_number(&mut thrift, types)?;
+                first_number(&mut thrift, &[])?;
             }
         }
     }
@@ -224,9 +252,9 @@ mod tests {
     #[test]
     fn headers_are_read_whole_or_not_at_all() {
         let dictionary = of_dictionary();
-        let expected = PageHeader { length: 16, kind: 2, compressed: 100, uncompressed: 1000, values: 3 };
+        let expected = PageHeader { length: 16, kind: 2, compressed: 100, uncompressed: 1000, values: 3, listed: 0 };
         assert_eq!(parse(&dictionary), Some(expected));
-        let expected = PageHeader { length: 28, kind: 0, compressed: 50, uncompressed: 200, values: 0 };
+        let expected = PageHeader { length: 28, kind: 0, compressed: 50, uncompressed: 200, values: 0, listed: 3 };
         assert_eq!(parse(&OF_DATA), Some(expected));
         for header in [&dictionary[..], &OF_DATA] {
             assert!((0..header.len()).all(|end| parse(&header[..end]).is_none()));
@@ -252,9 +280,10 @@ mod tests {
         let chunk = [page(&of_dictionary(), 100), page(&OF_DATA, 50), page(&OF_DATA, 50)].concat();
         file.write_all(&[&b"PAR1"[..], &chunk].concat()).unwrap();
         let length = chunk.len() as u64;
-        assert_eq!(held_pages(&mut file, 4, length), Ok(1000 + 3 * DICTIONARY_VALUE + 200));
+        let expected = ColumnPages { held: 1000 + 3 * DICTIONARY_VALUE + 200, listed: 2 * 3 };
+        assert_eq!(column_pages(&mut file, 4, length), Ok(expected));
         // A chunk that ends within a page, and one that begins within one.
-        assert_eq!(held_pages(&mut file, 4, length - 1), Ok(1000 + 3 * DICTIONARY_VALUE + 200));
-        assert!(held_pages(&mut file, 40, length - 36).is_err_and(|error| error.contains("damaged")));
+        assert_eq!(column_pages(&mut file, 4, length - 1), Ok(expected));
+        assert!(column_pages(&mut file, 40, length - 36).is_err_and(|error| error.contains("damaged")));
     }
 }

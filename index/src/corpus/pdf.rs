@@ -2,15 +2,18 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lopdf::{Document, LoadOptions, Object};
+use lopdf::{Document, Object};
 
 use super::pdf_fonts::FontEncodings;
 use super::prose::{ProseFault, Section, Sections};
-use super::{LONGEST_RECORD, pdf_text};
+use super::{LONGEST_RECORD, pdf_objects, pdf_text};
 
 /// Maximum bytes of the contents of all pages, decompressed. Pages may share one content, so even a small file can have
 /// any number of pages.
 const LARGEST_CONTENTS: usize = 1 << 30;
+
+/// Maximum memory of the objects of a file, approximately, in bytes.
+const LARGEST_OBJECTS: u64 = 2 << 30;
 
 /// Returns the title that the file names, if any, and one section per page.
 pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
@@ -20,9 +23,7 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
 }
 
 fn pages(bytes: &[u8]) -> Result<Sections, ProseFault> {
-    let damaged = |error| ProseFault::Damaged(format!("the PDF file cannot be read: {error}"));
-    let options = LoadOptions { max_decompressed_size: Some(LONGEST_RECORD), ..LoadOptions::default() };
-    let document = Document::load_mem_with_options(bytes, options).map_err(damaged)?;
+    let document = pdf_objects::load(bytes, LARGEST_OBJECTS)?;
     if document.is_encrypted() {
         return Err(ProseFault::Unsupported("the PDF file is encrypted: remove its password first".to_owned()));
     }

@@ -65,10 +65,10 @@ pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
         ProseFault::Unsupported(message) => IndexError::UnsupportedFile { path: path.to_owned(), message },
     };
     let (title, sections) = match format {
-        FileFormat::Html => html::sections(&bytes),
+        FileFormat::Html => html::sections(&bytes).map_err(bad)?,
         FileFormat::Docx => docx::sections(&bytes).map_err(bad)?,
         FileFormat::Pdf => pdf::sections(&bytes).map_err(bad)?,
-        FileFormat::Markdown => markdown::sections(utf8(&bytes, &file)?),
+        FileFormat::Markdown => markdown::sections(utf8(&bytes, &file)?).map_err(bad)?,
         _ => {
             let text = utf8(&bytes, &file)?.to_owned();
             (String::new(), vec![Section { line: 1, text, ..Section::default() }])

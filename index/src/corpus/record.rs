@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::field_map::{CONTENTS, FieldMap};
-use super::{CorpusRecord, Document};
+use super::{CorpusRecord, Document, LARGEST_TITLE};
 use crate::error::IndexError;
 use crate::location::Location;
 use crate::triple::Triple;
@@ -74,6 +74,9 @@ impl RecordParser {
                 );
             }
         };
+        if title.len() > LARGEST_TITLE {
+            return Err(format!("the title of {id:?} has {} bytes: expected at most {LARGEST_TITLE}", title.len()));
+        }
         Ok((Document { id, title, text, triples, metadata }, from_content))
     }
 }

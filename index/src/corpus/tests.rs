@@ -55,6 +55,14 @@ fn a_broken_line_is_named() {
 }
 
 #[test]
+fn a_title_that_is_too_long_is_named_with_its_document() {
+    let record = |length| format!("{{\"id\":\"a\",\"title\":\"{}\",\"text\":\"x\"}}\n", "t".repeat(length));
+    assert_eq!(read("c.jsonl", record(LARGEST_TITLE)).unwrap()[0].title.len(), LARGEST_TITLE);
+    let message = failure("c.jsonl", record(LARGEST_TITLE + 1));
+    assert!(message.contains("c.jsonl:1: the title of \"a\" has 16385 bytes: expected at most 16384"), "{message}");
+}
+
+#[test]
 fn invalid_utf8_is_named_by_line() {
     let message = failure("c.jsonl", b"{\"id\":\"a\",\"text\":\"x\"}\n{\"id\":\"b\",\"text\":\"\xff\"}\n");
     assert!(message.contains("c.jsonl:2: invalid UTF-8"), "{message}");
@@ -166,7 +174,7 @@ fn every_chunk_of_a_file_knows_its_line() {
         let text = format!("\u{feff}\n{}", lines.collect::<String>());
         fs::write(&path, &text).unwrap();
         let chunker = Chunker { size: options.chunk, ..Chunker::default() };
-        let (records, _) = chunker.prose(&prose::read(&path, name.to_owned()).unwrap());
+        let (records, _) = chunker.prose(&prose::read(&path, name.to_owned()).unwrap()).unwrap();
         assert!(records.len() > 300, "{}", records.len());
         for CorpusRecord { location, document, .. } in records {
             let word = document.text.lines().next().unwrap();

@@ -28,13 +28,24 @@ pub(crate) struct GraphRanker {
     scratches: ScratchPool,
 }
 
-/// Solvers for walks over a whole graph.
-#[derive(Debug)]
+/// Solvers for walks over a whole graph, prepared when they are first needed.
+#[derive(Debug, Default)]
 struct WholeGraph {
     /// Solvers, most recently used first.
     solvers: Mutex<Vec<PreparedSolver>>,
-    /// Graph in the order of a build, if commits have changed it since its base snapshot.
-    flat: Option<FlatGraph>,
+    /// Graph in the order of a build. `None` if no commit has changed it since its base snapshot.
+    flat: OnceLock<Option<FlatGraph>>,
+}
+
+impl WholeGraph {
+    fn flat(&self, graph: &Graph) -> Option<&FlatGraph> {
+        self.flat.get_or_init(|| (!graph.is_base()).then(|| FlatGraph::of(graph))).as_ref()
+    }
+
+    fn solver(&self, graph: &Graph, damping: f64, without: Option<u32>) -> Arc<PageRankSolver<f32>> {
+        let flat = self.flat(graph);
+        prepared(&self.solvers, damping, without, || solver(graph, flat, damping, without))
+    }
 }
 
 /// Number of prepared solvers to keep.
@@ -84,23 +95,24 @@ impl PassageWeights {
 impl GraphRanker {
     /// Prepares walks over `whole`. `None` makes walks local, around their start.
     pub(crate) fn new(whole: Option<&Graph>) -> GraphRanker {
-        GraphRanker::reusing(whole, ScratchPool::default())
+        let ranker = GraphRanker { whole: whole.map(|_| WholeGraph::default()), scratches: ScratchPool::default() };
+        if let Some(graph) = whole {
+            ranker.prepare(graph);
+        }
+        ranker
     }
 
-    /// Prepares walks over the graph after a commit.
-    pub(crate) fn renewed(&self, whole: Option<&Graph>) -> GraphRanker {
-        GraphRanker::reusing(whole, self.scratches.clone())
+    /// Returns the ranker of the graph after a commit. Prepares nothing, so that a commit does not wait for a solver
+    /// that the next commit may replace before any search. If `whole` is `false`, walks are local.
+    pub(crate) fn renewed(&self, whole: bool) -> GraphRanker {
+        GraphRanker { whole: whole.then(WholeGraph::default), scratches: self.scratches.clone() }
     }
 
-    fn reusing(whole: Option<&Graph>, scratches: ScratchPool) -> GraphRanker {
-        let usual = |graph: &Graph| {
-            // Prepares the solver for the default damping with the index, so that no search has to wait for it.
-            let damping = GraphOptions::default().damping;
-            let flat = (!graph.is_base()).then(|| FlatGraph::of(graph));
-            let solver = Arc::new(OnceLock::from(Arc::new(solver(graph, flat.as_ref(), damping, None))));
-            WholeGraph { solvers: Mutex::new(vec![PreparedSolver { damping, without: None, solver }]), flat }
-        };
-        GraphRanker { whole: whole.map(usual), scratches }
+    /// Prepares the solver of the default damping, so that no search has to wait for it.
+    pub(crate) fn prepare(&self, graph: &Graph) {
+        if let Some(whole) = &self.whole {
+            whole.solver(graph, GraphOptions::default().damping, None);
+        }
     }
 
     /// Returns `true` if walks cover the whole graph.
@@ -121,9 +133,8 @@ impl GraphRanker {
         // The ignored phrase is part of the key of a solver, since it changes the matrix.
         let without = left_out(graph, options.variant);
         let Some(whole) = &self.whole else { return self.rank_locally(graph, options, seeds, own, wanted, without) };
-        let flat = whole.flat.as_ref();
-        let make = || solver(graph, flat, options.damping, without);
-        let solver = prepared(&whole.solvers, options.damping, without, make);
+        let flat = whole.flat(graph);
+        let solver = whole.solver(graph, options.damping, without);
         let (phrases, passages) = match flat {
             Some(flat) => (flat.phrases.len(), flat.passages.len()),
             None => (graph.phrases(), graph.passages()),
@@ -240,15 +251,51 @@ fn solver(graph: &Graph, flat: Option<&FlatGraph>, damping: f64, without: Option
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
+    use crate::embed::fake::HashEmbed;
+    use crate::{
+        BuildOptions, Changes, CommitOptions, Corpus, Document, Index, LiveIndex, Mode, OpenOptions, Query, Triple,
+        build,
+    };
 
     /// Solver over one node without edges.
     fn lonely() -> PageRankSolver<f32> {
         PageRankSolver::new(&Edges::<f32> { offsets: &[0, 0], targets: &[], weights: &[] }, 1, 0.5)
+    }
+
+    #[test]
+    fn an_index_is_opened_with_a_solver_and_a_commit_leaves_it_to_the_first_walk() {
+        let stating = |id: &str, object: &str| Document {
+            id: id.to_owned(),
+            title: id.to_owned(),
+            text: format!("{id} flows through {object}."),
+            triples: Some(vec![Triple::new(id, "flows through", object)]),
+            metadata: None,
+        };
+        let temp = tempfile::tempdir().unwrap();
+        let corpus = Corpus::from_documents("test", vec![stating("Seine", "Paris"), stating("Spree", "Berlin")]);
+        build(corpus, &HashEmbed::default(), temp.path(), &BuildOptions::default(), &()).unwrap();
+        let solvers = |index: &Index| {
+            let whole = index.snapshot.ranker.whole.as_ref().unwrap();
+            (whole.solvers.lock().unwrap().len(), whole.flat.get().is_some())
+        };
+        let live = LiveIndex::open(temp.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        assert_eq!(solvers(&live.current()), (1, true));
+        let appending = CommitOptions { append_from: 0, threads: 1, journal: false, ..CommitOptions::default() };
+        live.commit(Changes::upsert([stating("Marne", "Paris")]), &appending, &()).unwrap();
+        let index = live.current();
+        assert!(index.manifest().delta.is_some());
+        assert_eq!(solvers(&index), (0, false));
+        let opened = Index::open(temp.path(), Arc::new(HashEmbed::default())).unwrap();
+        assert_eq!(solvers(&opened), (1, true));
+        let query = Query::new("rivers of Paris", Mode::Graph, 3);
+        assert_eq!(index.search(&query).unwrap(), opened.search(&query).unwrap());
+        assert_eq!(solvers(&index), (1, true));
     }
 
     #[test]

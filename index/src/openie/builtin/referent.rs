@@ -14,6 +14,8 @@ pub(super) struct Referents {
     title: String,
     /// Words of the title without its qualifier.
     words: Vec<String>,
+    /// The same words, separated by spaces.
+    whole: String,
     person: bool,
     /// Last subject that is a name. `None` before the first.
     topic: Option<String>,
@@ -146,6 +148,7 @@ impl Referents {
     pub(super) fn new(name: String, title: &str, tokens: &[WordToken<'_>]) -> Referents {
         let words: Vec<String> =
             base(title).split([' ', ',', '-']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        let whole = words.join(" ");
         let named = words.len() <= 6 && !words.iter().any(|word| THINGS.contains(&word.as_str()));
         // A pronoun anywhere tells a person's page from one about a family name or a place.
         let spoken = tokens
@@ -157,7 +160,7 @@ impl Referents {
         let classes = HashSet::new();
         let names = HashSet::new();
         let short = HashMap::new();
-        Referents { title: name, words, person, topic: None, classes, names, latest: None, short }
+        Referents { title: name, words, whole, person, topic: None, classes, names, latest: None, short }
     }
 
     /// Name of the title in triples.
@@ -225,11 +228,10 @@ impl Referents {
         if self.person && count <= 2 && self.is_part(name) {
             return Some(&self.title);
         }
-        if name.eq_ignore_ascii_case(&self.words.join(" ")) {
+        if name.eq_ignore_ascii_case(&self.whole) {
             return Some(&self.title);
         }
-        let whole = self.words.join(" ");
-        let partial = whole.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '));
+        let partial = self.whole.strip_suffix(name).is_some_and(|rest| rest.ends_with(' '));
         if !self.person && count > 1 && partial {
             return Some(&self.title);
         }
