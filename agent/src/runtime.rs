@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use waymark_engine::Engine;
 use waymark_models::ModelError;
@@ -62,6 +63,13 @@ impl<S: SessionSource> Runtime<S> {
     pub fn with_source<T>(self, source: impl FnOnce(S) -> T) -> Runtime<T> {
         let Runtime { engine, tokenizer, template, eos, searcher, tables, vocabulary, around, call_marks } = self;
         Runtime { engine: source(engine), tokenizer, template, eos, searcher, tables, vocabulary, around, call_marks }
+    }
+
+    /// Returns a runtime for the episodes of one request. It compiles each form once, and none after `until`. Clones of
+    /// it share the compiled forms. The first call prepares the vocabulary, which takes tens of milliseconds.
+    pub fn compiling_until(&self, until: Instant) -> Runtime<S> {
+        let vocabulary = self.vocabulary().map(|vocabulary| vocabulary.for_request(until));
+        Runtime { vocabulary: Arc::new(OnceLock::from(vocabulary)), ..self.clone() }
     }
 
     /// Returns the codec of an episode: everything textual, without the engine and the search.
@@ -195,5 +203,28 @@ impl<S: SessionSource> Runtime<S> {
                 Ok(vec![TextSegment { text: texts.join("\n"), trusted: false }])
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use waymark_engine::{EngineConfig, MockBackend};
+    use waymark_models::grammar::Json;
+
+    use super::*;
+
+    #[test]
+    fn the_time_of_one_request_ends_no_other() {
+        let tokenizer = Arc::new(Tokenizer::bytes());
+        let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
+        let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
+        let runtime = Runtime::new(engine, tokenizer, None, vec![257], None);
+        let over = runtime.compiling_until(Instant::now());
+        let other = runtime.compiling_until(Instant::now() + Duration::from_secs(600));
+        let compiles = |runtime: &Runtime| runtime.vocabulary().unwrap().compile(&Json::Object).is_ok();
+        assert_eq!([&over, &over.clone(), &other, &runtime].map(compiles), [false, false, true, true]);
     }
 }

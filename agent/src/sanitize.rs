@@ -88,16 +88,20 @@ pub struct SanitizedEvidence {
 }
 
 impl SanitizedEvidence {
-    /// Sanitizes evidence. Texts are cut after `most` bytes, beyond which no observation shows them.
+    /// Sanitizes evidence. The texts of all passages together are cut after `most` bytes, beyond which no observation
+    /// shows any of them, and so are the texts of all triples.
     pub fn of(passages: &[Passage], triples: &[TripleHit], tags: &Tags, most: usize) -> SanitizedEvidence {
         let mut sanitized = SanitizedEvidence { passages: Vec::new(), triples: Vec::new(), replaced: 0 };
+        let mut left = most;
         for Passage { id, title, text } in passages {
-            let ([title, text], replaced) = without_headers([head(title, most), head(text, most)], tags);
+            let ([title, text], replaced) = without_headers([title, text].map(|text| head(text, &mut left)), tags);
             sanitized.passages.push(Passage { id: id.clone(), title, text });
             sanitized.replaced += replaced;
         }
+        // A budget of their own, because protocols differ in whether triples come before passages.
+        let mut left = most;
         for triple in triples {
-            let texts = [&triple.subject, &triple.relation, &triple.object].map(|text| head(text, most));
+            let texts = [&triple.subject, &triple.relation, &triple.object].map(|text| head(text, &mut left));
             let ([subject, relation, object], replaced) = without_headers(texts, tags);
             sanitized.triples.push(TripleHit { subject, relation, object, ..triple.clone() });
             sanitized.replaced += replaced;
@@ -106,8 +110,11 @@ impl SanitizedEvidence {
     }
 }
 
-fn head(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+/// Returns the beginning of `text` that fits into the `left` bytes of a budget, and takes it from them.
+fn head<'t>(text: &'t str, left: &mut usize) -> &'t str {
+    let head = &text[..text.floor_char_boundary(*left)];
+    *left -= head.len();
+    head
 }
 
 /// Returns the replacement for the mark of a header.
@@ -219,6 +226,22 @@ mod tests {
         let (once, count) = sanitize("<<answer></answer><think>", &TAGS);
         assert_eq!((once.as_str(), count), ("<\u{2039}answer>\u{2039}/answer>\u{2039}think>", 3));
         assert_eq!(sanitize(&once, &TAGS), (once, 0));
+    }
+
+    #[test]
+    fn long_passages_share_the_bytes_that_an_observation_shows() {
+        const MOST: usize = 4000;
+        let long = Passage { id: "p".into(), title: "T".into(), text: "a\u{e9}".repeat(1000) };
+        let passages = vec![long; 200];
+        let sanitized = SanitizedEvidence::of(&passages, &[], &TAGS, MOST);
+        let joined = |passages: &[Passage]| -> String {
+            passages.iter().map(|Passage { title, text, .. }| format!("{title}{text}")).collect()
+        };
+        let shown = joined(&sanitized.passages);
+        assert!((MOST - 4..=MOST).contains(&shown.len()), "{}", shown.len());
+        // No passage is missing, and what fits is whole.
+        assert_eq!((sanitized.passages.len(), &sanitized.passages[0]), (200, &passages[0]));
+        assert_eq!(SanitizedEvidence::of(&passages, &[], &TAGS, usize::MAX).passages, passages);
     }
 
     #[test]

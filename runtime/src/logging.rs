@@ -12,6 +12,9 @@ use crate::config::LogFormat;
 /// A subscriber layer that receives spans and events.
 pub type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
+/// Message of the event that reports a panic.
+pub const PANIC: &str = "panic";
+
 /// Starts the log. `filter` is the user's log filter; `quiet` applies if there is none.
 ///
 /// # Errors
@@ -53,6 +56,6 @@ fn log_panics() {
         // The default hook would print to standard error between two JSON lines, which no log collector can parse.
         let place = panic.location().map(ToString::to_string);
         let thread = std::thread::current().name().map(str::to_owned);
-        tracing::error!(reason, place, thread, "panic");
+        tracing::error!(reason, place, thread, "{PANIC}");
     }));
 }

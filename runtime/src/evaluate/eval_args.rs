@@ -74,7 +74,8 @@ pub struct PolicyArgs {
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
 
-    /// Also write one JSON line per policy and question to this file, each as soon as its question is answered.
+    /// Also write one JSON line per policy and question to this file, each as soon as its question is answered. When a
+    /// policy has answered all questions of a file, its lines there get SBERT and the scores of a judge.
     #[arg(long, value_name = "FILE")]
     rows: Option<PathBuf>,
 

@@ -85,6 +85,9 @@ impl EvalRun {
                 let mut outcome = measure(&self.runtime, arm, &file, &plan, rows.as_deref_mut()).await;
                 // The embedder and the judge block their thread.
                 tokio::task::block_in_place(|| self.add_model_scores(&mut outcome, &embedder, &mut evaluated));
+                if let Some(rows) = &mut rows {
+                    rows.complete((&file.name, &arm.name), &outcome.rows);
+                }
                 set.outcomes.push((arm.name.clone(), outcome));
             }
             evaluated.sets.push(set);

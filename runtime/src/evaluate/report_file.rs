@@ -1,13 +1,14 @@
-//! The files that an evaluation writes: rows as episodes end, and the report.
+//! The files that an evaluation writes: rows as episodes end, completed when an arm has ended, and the report.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::EpisodeRow;
+use crate::durable_file;
 
 /// A row with the names of its question set and its arm.
 #[derive(Serialize)]
@@ -16,6 +17,13 @@ struct PolicyRow<'a> {
     policy: &'a str,
     #[serde(flatten)]
     row: &'a EpisodeRow,
+}
+
+/// Serializes a row of an arm, with its names, as a line.
+fn line((set, policy): (&str, &str), row: &EpisodeRow) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&PolicyRow { set, policy, row })?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// A line of a file of rows.
@@ -53,6 +61,8 @@ impl LabeledRow {
 pub struct ReportFile {
     path: PathBuf,
     file: File,
+    /// Number of bytes at the beginning of the file that hold completed rows.
+    completed: u64,
     /// First write error; nothing is written after it.
     failure: Option<io::Error>,
 }
@@ -62,7 +72,7 @@ impl ReportFile {
     pub fn open(path: &Path) -> anyhow::Result<ReportFile> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(ReportFile { path: path.to_owned(), file, failure: None })
+        Ok(ReportFile { path: path.to_owned(), file, completed: 0, failure: None })
     }
 
     /// Truncates the file.
@@ -70,18 +80,40 @@ impl ReportFile {
         // Only a regular file has old content; a pipe cannot be truncated.
         let clear = || if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) };
         self.failure = clear().err();
+        self.completed = 0;
     }
 
     /// Writes a row and flushes it, so that an interrupted run leaves its rows.
-    pub fn add(&mut self, (set, policy): (&str, &str), row: &EpisodeRow) {
+    pub fn add(&mut self, names: (&str, &str), row: &EpisodeRow) {
         if self.failure.is_none() {
-            let line = serde_json::to_vec(&PolicyRow { set, policy, row }).map_err(io::Error::from);
-            let line = line.map(|mut line| {
-                line.push(b'\n');
-                line
-            });
-            self.failure = line.and_then(|line| self.file.write_all(&line)).err();
+            self.failure = line(names, row).and_then(|line| self.file.write_all(&line)).err();
         }
+    }
+
+    /// Replaces the rows that were added since the last call by `rows`: those of the same arm, with the scores that
+    /// models give when the arm has ended. A killed process leaves the old rows or the new ones. A pipe keeps the old
+    /// rows.
+    pub fn complete(&mut self, names: (&str, &str), rows: &[EpisodeRow]) {
+        if self.failure.is_none() {
+            self.failure = self.replace_added(names, rows).err();
+        }
+    }
+
+    fn replace_added(&mut self, names: (&str, &str), rows: &[EpisodeRow]) -> io::Result<()> {
+        if !self.file.metadata()?.is_file() {
+            return Ok(());
+        }
+        // Resolved, so that the target of a link is replaced and not the link.
+        let path = fs::canonicalize(&self.path)?;
+        let mut content = Vec::new();
+        File::open(&path)?.take(self.completed).read_to_end(&mut content)?;
+        for row in rows {
+            content.extend(line(names, row)?);
+        }
+        durable_file::replace(&path, &content)?;
+        self.file = OpenOptions::new().append(true).open(&path)?;
+        self.completed = content.len() as u64;
+        Ok(())
     }
 
     /// Replaces the content of the file by JSON.
@@ -131,5 +163,31 @@ mod tests {
         assert_eq!(serde_json::from_str::<Vec<u8>>(&std::fs::read_to_string(&path).unwrap()).unwrap(), [1]);
         let error = ReportFile::open(&dir.path().join("none/rows.jsonl")).unwrap_err();
         assert!(error.to_string().contains("rows.jsonl"), "{error}");
+    }
+
+    #[test]
+    fn completed_rows_take_the_place_of_those_of_their_arm() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rows.jsonl");
+        let row = |id: &str, similarity: Option<f64>| EpisodeRow { id: id.into(), similarity, ..EpisodeRow::default() };
+        let read = || -> Vec<(String, String, Option<f64>)> {
+            let rows = LabeledRow::read(&path).unwrap().into_iter();
+            rows.map(|LabeledRow { policy, row, .. }| (policy, row.id, row.similarity)).collect()
+        };
+        let of = |policy: &str, id: &str, similarity: Option<f64>| (policy.to_owned(), id.to_owned(), similarity);
+        let mut sheet = ReportFile::open(&path).unwrap();
+        sheet.clear();
+        // In the order in which the episodes ended.
+        sheet.add(("set", "first"), &row("2", None));
+        sheet.add(("set", "first"), &row("1", None));
+        sheet.complete(("set", "first"), &[row("1", Some(0.5)), row("2", None)]);
+        let first = [of("first", "1", Some(0.5)), of("first", "2", None)];
+        assert_eq!(read(), first);
+        sheet.add(("set", "second"), &row("1", None));
+        assert_eq!(read(), [&first[..], &[of("second", "1", None)]].concat(), "each row is there at once");
+        sheet.complete(("set", "second"), &[row("1", Some(1.0))]);
+        assert_eq!(read(), [&first[..], &[of("second", "1", Some(1.0))]].concat());
+        sheet.finish().unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }
 }

@@ -150,6 +150,11 @@ impl Attempt {
         }
     }
 
+    /// Returns the failure of a complete stream without a token. `None` if a token has arrived.
+    pub(super) fn fault_if_empty(&self) -> Option<Fault> {
+        (!self.heard).then(|| self.broken("the stream ended without a token"))
+    }
+
     /// Takes the end of the stream, once its last token was delivered.
     fn take_end(&mut self) -> Option<AttemptEnd> {
         if self.ready.is_empty() { self.end.take() } else { None }

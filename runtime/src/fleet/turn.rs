@@ -107,11 +107,15 @@ impl<'a> RemoteTurn<'a> {
                     self.ready.extend(steps);
                 }
                 Ok(AttemptPart::End(end)) => {
-                    self.attempt = None;
+                    let empty = self.attempt.take().and_then(|attempt| attempt.fault_if_empty());
                     self.account(end.usage);
                     if let Some(finish) = self.ended(&end)? {
                         self.finish = Some(finish);
                         return Ok(None);
+                    }
+                    // Without progress the next attempt would end like this one, and so would all others.
+                    if let Some(fault) = empty {
+                        self.recover(fault).await?;
                     }
                 }
                 Err(fault) => self.recover(fault).await?,
