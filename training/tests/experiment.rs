@@ -43,7 +43,6 @@ const DESCRIPTION: &str = r#"
 name = "tiny"
 claim = "Two stages beat one."
 seeds = [1, 2]
-embedder = "mock"
 [[evaluation]]
 name = "words"
 questions = "words.jsonl"
@@ -84,6 +83,11 @@ at_most = -100.0
 interval = true
 [[endpoint]]
 metric = "support_f1"
+arm = "two"
+against = "one"
+at_least = -1.0
+[[endpoint]]
+metric = "similarity"
 arm = "two"
 against = "one"
 at_least = -1.0
@@ -152,12 +156,14 @@ fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     assert!(said.contains("EM of two against one") && said.contains("the claim does not hold"), "{said}");
     let whole = report(dir, "whole");
     let read: Value = serde_json::from_str(&whole[0]).unwrap();
-    assert_eq!((&read["holds"], read["endpoints"].as_array().unwrap().len()), (&false.into(), 3));
+    assert_eq!((&read["holds"], read["endpoints"].as_array().unwrap().len()), (&false.into(), 4));
     assert_eq!(read["endpoints"][0]["passed"], true);
     assert_eq!(read["endpoints"][0]["by_seed"].as_array().unwrap().len(), 2, "one seed each, against one run");
     let undefined = &read["endpoints"][2];
     assert_eq!((&undefined["difference"], &undefined["passed"]), (&Value::Null, &false.into()), "no support is known");
     assert!(said.contains("SF-F1 of two against one: unknown"), "{said}");
+    let similarity = &read["endpoints"][3];
+    assert!(similarity["difference"].is_number() && similarity["passed"] == true, "{similarity}");
     assert_eq!(read["arms"][1]["sets"][0]["questions"], 6);
     assert!(whole[1].contains("## words, 6 questions") && whole[1].contains(read["inputs"].as_str().unwrap()));
     assert!(fs::read_to_string(dir.join("README.md")).unwrap().contains(&whole[1]));

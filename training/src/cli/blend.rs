@@ -23,7 +23,7 @@ use crate::run::MetricsRow;
 Example:
   train blend --recipe training/recipes/routerag-smollm2.toml --from runs/stage1 --to runs/stage2 --share 0.6 \\
               --out runs/between
-  train eval --policy runs/stage1 --policy runs/between --questions eval.jsonl --index corpus.index")]
+  train eval --policy runs/stage1/policy --policy runs/between --questions eval.jsonl --index corpus.index")]
 pub(crate) struct Args {
     #[command(flatten)]
     recipe_args: RecipeArgs,

@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     held_out: PathBuf,
 
-    /// Maximum number of trajectories per source, for a quick look.
+    /// Maximum number of trajectories per source, for a quick look. A build resumes only with the same number.
     #[arg(long, value_name = "N")]
     most: Option<usize>,
 
@@ -160,6 +160,11 @@ impl Args {
         facts.insert("trainer".into(), env!("CARGO_PKG_VERSION").into());
         facts.insert("builder".into(), BUILDER.into());
         facts.insert("recipe".into(), Value::try_from(recipe).context("cannot write the recipe into the facts file")?);
+        // A whole build that went on after a quick look would differ: the samples of later sources are there already, and
+        // decide which questions of earlier ones can be held out.
+        if let Some(most) = self.most {
+            facts.insert("most".into(), Value::Integer(i64::try_from(most)?));
+        }
         let mut files = Table::new();
         for source in &recipe.sources {
             let given = [Some(&source.corpus), source.questions.as_ref(), source.triples.as_ref()];
@@ -278,4 +283,72 @@ async fn play_lessons(
     }
     bar.finish();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::data::build_output::SampleSplit;
+    use crate::sample::{Sample, SampleTask, tests::trajectory};
+
+    #[derive(Debug, Parser)]
+    struct DataFlags {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    const RECIPE: &str = r#"
+seed = 1
+measured = []
+[habits]
+mislead = 0.0
+explore = 0.0
+wide = 0.0
+concede = 0.0
+[[source]]
+dataset = "small_talk"
+form = "small_talk"
+corpus = "corpus.jsonl"
+index = "index"
+lessons = 3
+held_out = 1
+variants = 1
+"#;
+
+    #[test]
+    fn a_whole_build_does_not_go_on_after_a_quick_look() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path();
+        let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
+        let recipe = path("recipe.toml");
+        fs::write(&recipe, RECIPE).unwrap();
+        fs::write(dir.join("corpus.jsonl"), "").unwrap();
+        let out = path("samples.jsonl");
+        let held_out = path("held_out.jsonl");
+        let data = path("");
+        let open = |most: Option<&str>| {
+            let mut flags = vec!["data", "--recipe", &recipe, "--data", &data, "--indexes", &data];
+            flags.extend(["--out", &out, "--held-out", &held_out]);
+            if let Some(most) = most {
+                flags.extend(["--most", most]);
+            }
+            let args = DataFlags::try_parse_from(flags).unwrap().args;
+            let facts = args.facts(&DataRecipe::read(&args.recipe, &args.set).unwrap()).unwrap();
+            BuildOutput::open(&args.out, &args.held_out, &facts)
+        };
+        let mut quick = open(Some("1")).unwrap();
+        let sample = Sample::from_trajectory(trajectory(Vec::new(), 0, ""), SampleTask::default());
+        quick.append(&sample, SampleSplit::Learned).unwrap();
+        drop(quick);
+        for (most, now) in [(None, "nothing"), (Some("2"), "2")] {
+            let error = open(most).unwrap_err().to_string();
+            assert!(error.contains(&format!("most was 1, now it is {now}")), "{error}");
+        }
+        assert!(open(Some("1")).is_ok());
+    }
 }

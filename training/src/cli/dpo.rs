@@ -156,7 +156,7 @@ impl Args {
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
         if self.recipe_args.dry_run {
-            return dry_run::dpo(recipe, training, learner, (self.rollout_args.kv_bytes(), gpu_plan)).await;
+            return dry_run::dpo(recipe, training, learner, (&self.rollout_args.kv_memory(), gpu_plan)).await;
         }
         let mut facts: Vec<(&str, Value)> = vec![("weights", base.id.clone().into())];
         facts.extend(index_facts);

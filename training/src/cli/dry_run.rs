@@ -83,7 +83,7 @@ pub(super) async fn grpo(
     recipe: &Recipe,
     training: &GrpoTraining<'_>,
     learner: &mut Learner,
-    (kv_bytes, gpu_plan): (usize, Option<&GpuPlan>),
+    (kv, gpu_plan): (&str, Option<&GpuPlan>),
 ) -> anyhow::Result<()> {
     let settings = training.settings;
     let began = Instant::now();
@@ -108,7 +108,7 @@ pub(super) async fn grpo(
         "per step   {rollouts} rollouts of about {each:.0} tokens after sharing prefixes, {updates} optimizer steps"
     )?;
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
-    write_rollout_memory(&mut out, learner, settings.needs_reference(), (kv_bytes, gpu_plan))?;
+    write_rollout_memory(&mut out, learner, settings.needs_reference(), (kv, gpu_plan))?;
     if let Some(teacher) = settings.active_teacher() {
         let learned =
             trial.iter().map(|rollout| MaskedSequence::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
@@ -142,7 +142,7 @@ pub(super) async fn dpo(
     recipe: &Recipe,
     training: &dpo::DpoTraining<'_>,
     learner: &mut Learner,
-    (kv_bytes, gpu_plan): (usize, Option<&GpuPlan>),
+    (kv, gpu_plan): (&str, Option<&GpuPlan>),
 ) -> anyhow::Result<()> {
     let settings = training.settings;
     let began = Instant::now();
@@ -172,12 +172,7 @@ pub(super) async fn dpo(
     writeln!(out, "           {} of them per optimizer step", settings.batch)?;
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
     let encoded = settings.ranker.is_some() && *learner.tune() == Tune::Full;
-    write_rollout_memory(
-        &mut out,
-        learner,
-        settings.reference == DpoReference::Initial || encoded,
-        (kv_bytes, gpu_plan),
-    )?;
+    write_rollout_memory(&mut out, learner, settings.reference == DpoReference::Initial || encoded, (kv, gpu_plan))?;
     let round_gib =
         trial.iter().map(rollout_bytes).sum::<usize>() as f64 / trial.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {round_gib:.1} GiB for the trajectories of a round")?;
@@ -272,22 +267,18 @@ fn write_rollout_memory(
     out: &mut impl Write,
     learner: &Learner,
     measured: bool,
-    (kv_bytes, gpu_plan): (usize, Option<&GpuPlan>),
+    (kv, gpu_plan): (&str, Option<&GpuPlan>),
 ) -> io::Result<()> {
     // The GPU plan already includes the engine.
     if gpu_plan.is_some_and(GpuPlan::has_engine) {
         return Ok(());
     }
-    let kv = kv_bytes as f64 / GIB;
     if *learner.tune() != Tune::Full {
-        return writeln!(out, "           and {kv:.1} GiB for the KV cache of the rollouts, and the engine's weights");
+        return writeln!(out, "           and {kv} for the KV cache of the rollouts, and the engine's weights");
     }
     let set = size_of_val(learner.values()) as f64 / GIB;
     let reference = if measured { set } else { 0.0 };
-    writeln!(
-        out,
-        "           and {kv:.1} GiB for the KV cache of the rollouts, {set:.1} GiB for the engine's weights,"
-    )?;
+    writeln!(out, "           and {kv} for the KV cache of the rollouts, {set:.1} GiB for the engine's weights,")?;
     writeln!(out, "           {reference:.1} GiB for the reference weights,")?;
     writeln!(out, "           {:.1} GiB for copies, while a checkpoint is written", 3.0 * set)
 }

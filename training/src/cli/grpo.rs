@@ -165,7 +165,7 @@ impl Args {
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
         if self.recipe_args.dry_run {
-            return dry_run::grpo(recipe, training, learner, (self.rollout_args.kv_bytes(), gpu_plan)).await;
+            return dry_run::grpo(recipe, training, learner, (&self.rollout_args.kv_memory(), gpu_plan)).await;
         }
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];

@@ -9,7 +9,7 @@ use waymark_models::Arithmetic;
 use waymark_models::cuda::plan::gib;
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{Device, DeviceConfig, ModelConfig, Size};
+use waymark_runtime::config::{Device, DeviceConfig, GpuKvSize, ModelConfig, Size};
 
 use super::compute_args::ComputeArgs;
 use super::gpu_plan::{GpuPlan, RolloutEngine};
@@ -27,16 +27,24 @@ pub(super) struct RolloutArgs {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE")]
     kv_bytes: Option<Size>,
 
-    /// Device for rollouts: `cpu`, `cuda`, `cuda:N` or `auto`. Training of all weights requires the CPU, because an
-    /// engine on a GPU can load a new adapter between two steps, but not new weights.
+    /// Device for rollouts: `cpu`, `cuda`, `cuda:N` or `auto`. Training of all weights requires the CPU: an engine on a
+    /// GPU has taken new weights between two steps in an emulator only.
     #[arg(long, env = "WAYMARK_ROLLOUT_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     rollout_device: Device,
 }
 
 impl RolloutArgs {
     /// Size of the KV cache on the CPU, in bytes.
-    pub(super) fn kv_bytes(&self) -> usize {
+    fn kv_bytes(&self) -> usize {
         self.kv_bytes.map_or(KV, |size| size.0)
+    }
+
+    /// Size of the KV cache, in words.
+    pub(super) fn kv_memory(&self) -> String {
+        match (self.rollout_device, self.kv_bytes) {
+            (Device::Cuda(_), None) => "all remaining memory of its GPU".to_owned(),
+            _ => gib(self.kv_bytes()),
+        }
     }
 
     /// Device for the rollouts of a training run.
@@ -56,7 +64,7 @@ impl RolloutArgs {
     pub(super) fn memory(&self) -> String {
         match (self.rollout_device, self.kv_bytes) {
             (Device::Cuda(_), None) => "all remaining GPU memory".to_owned(),
-            _ => format!("the weights, and {} for the KV cache", gib(self.kv_bytes())),
+            _ => format!("the weights, and {} for the KV cache", self.kv_memory()),
         }
     }
 
@@ -87,7 +95,9 @@ impl RolloutArgs {
         if let Some(engine) = gpu_plan.and_then(|gpu_plan| gpu_plan.need.engine) {
             // The plan has divided the memory already, so the engine takes all that it is given.
             device.share = 1.0;
-            device.blocks = Some(engine.plan.blocks);
+            device.gpu_kv = GpuKvSize::Blocks(engine.plan.blocks);
+        } else if let Some(Size(bytes)) = self.kv_bytes {
+            device.gpu_kv = GpuKvSize::Bytes(bytes);
         }
         let model = ModelConfig { threads: team.threads(), ..self.model(recipe, concurrent, device, host) };
         Ok(assembly::runtime(&model, Arc::clone(team), None)?.0)
@@ -122,8 +132,8 @@ fn rolls_on(device: Device, recipe: &Recipe) -> anyhow::Result<DeviceConfig> {
     let whole = recipe.adapter.is_none();
     ensure!(
         !(whole && matches!(device, Device::Cuda(_))),
-        "--rollout-device {device}: the recipe learns all weights, but an engine on a GPU cannot load new weights between \
-         two steps: use cpu or add an [adapter] section to the recipe"
+        "--rollout-device {device}: the recipe learns all weights, which an engine on a GPU has taken in an emulator only: \
+         use cpu or add an [adapter] section to the recipe"
     );
     Ok(DeviceConfig::of(if whole { Device::Cpu } else { device }))
 }

@@ -25,9 +25,10 @@ pub struct Experiment {
     /// Seeds of the trained arms.
     #[serde(default = "one_seed")]
     pub seeds: Vec<u64>,
-    /// Embedding model that the indexes were built with.
-    #[serde(default = "default_embedder")]
-    pub embedder: String,
+    /// Embedding model that the indexes were built with, as `--embedder` takes it. `None` takes the one that each
+    /// command's first index names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedder: Option<String>,
     /// Base model of arms with a fixed policy. `None` takes the policy's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
@@ -234,8 +235,4 @@ impl Experiment {
 
 fn one_seed() -> Vec<u64> {
     vec![1]
-}
-
-fn default_embedder() -> String {
-    "all-minilm-l6-v2".to_owned()
 }

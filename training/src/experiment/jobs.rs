@@ -129,7 +129,7 @@ fn training(experiment: &Experiment, layout: &Layout, stage: &Stage, seed: u64) 
             args.path("--index", &set.index);
             set.validation.iter().for_each(|path| args.path("--validation", path));
         }
-        args.text("--embedder", &experiment.embedder);
+        experiment.embedder.iter().for_each(|name| args.text("--embedder", name));
     }
     let run = layout.run(stage, seed);
     Job { name: format!("train-{}", stage_name(stage, seed)), kind: JobKind::Training(run), args: args.0 }
@@ -158,7 +158,7 @@ fn evaluation(experiment: &Experiment, layout: &Layout, arm: &Arm, seed: Option<
         args.path("--questions", &set.questions);
         args.path("--index", &set.index);
     }
-    args.text("--embedder", &experiment.embedder);
+    experiment.embedder.iter().for_each(|name| args.text("--embedder", name));
     let kind = JobKind::Evaluation(layout.evaluation(arm, seed));
     Job { name: format!("eval-{}", arm_name(arm, seed)), kind, args: args.0 }
 }

@@ -94,7 +94,7 @@ impl ArmResults {
     }
 }
 
-/// Reads rows and sorts them, because a file has them in the order in which episodes ended, which is chance.
+/// Reads rows and sorts them, so that rows of the same question stand at the same place in all arms.
 fn rows(experiment: &Experiment, path: &Path) -> Result<Rows, ExperimentError> {
     let read = LabeledRow::read(path)
         .map_err(|error| ExperimentError::Rows { path: path.to_owned(), reason: format!("{error:#}") })?;

@@ -105,12 +105,25 @@ fn stages_that_several_arms_need_run_once_per_seed() {
             "--stage=2",
             "--questions=train.jsonl",
             "--index=index",
-            "--embedder=all-minilm-l6-v2",
         ]
     );
     assert!(args(8).contains(&"--policy=out/runs/two-seed1/policy".to_owned()));
     assert!(args(10).contains(&"--k=5".to_owned()) && args(10).contains(&"--policy=passage-rag".to_owned()));
     assert!(matches!(&jobs[10].kind, JobKind::Evaluation(dir) if dir.ends_with("evaluations/rag")));
+}
+
+/// Later commands open the embedder that the index names, unless they are given another one.
+#[test]
+fn an_embedder_is_passed_on_only_if_the_description_names_it() {
+    let passed = |text: &str| -> Vec<String> {
+        let jobs = jobs(&parse(text).unwrap(), &Layout::new("out".into()));
+        let args = jobs.iter().flat_map(|job| &job.args).map(|arg| arg.to_string_lossy().into_owned());
+        args.filter(|arg| arg.starts_with("--embedder")).collect()
+    };
+    assert!(passed(TEXT).is_empty());
+    let named = TEXT.replacen("seeds = [1, 2]", "seeds = [1, 2]\nembedder = \"bge-small-en-v1.5\"", 1);
+    // Four trainings on rewards and five evaluations search.
+    assert_eq!(passed(&named), ["--embedder=bge-small-en-v1.5"; 9]);
 }
 
 #[test]
@@ -174,8 +187,10 @@ fn refusals_name_the_field() {
 
 #[test]
 fn descriptions_round_trip() {
-    let experiment = parse(TEXT).unwrap();
-    assert_eq!(parse(&toml::to_string(&experiment).unwrap()).unwrap(), experiment);
+    for text in [TEXT.to_owned(), format!("embedder = \"mock\"\n{TEXT}")] {
+        let experiment = parse(&text).unwrap();
+        assert_eq!(parse(&toml::to_string(&experiment).unwrap()).unwrap(), experiment);
+    }
 }
 
 #[test]
