@@ -30,12 +30,21 @@ class AdapterPublisher:
         self.base = base
         self.served = None
 
-    def publish(self, model, step):
-        """Serves the weights of `model`, in place of those of the step before. Returns the policy's name."""
+    def publish(self, model, step, accelerator=None):
+        """Serves the weights of `model`, in place of those of the step before. Returns the policy's name. Of several
+        processes, the main one of `accelerator` does so, and the others wait for it."""
         name = f"trl-{step}"
         if name == self.served:
             # Batches of evaluation and of accumulated gradients are played with the weights of the same step.
             return name
+        if accelerator is None or accelerator.is_main_process:
+            self._load(model, name)
+        if accelerator is not None:
+            accelerator.wait_for_everyone()
+        self.served = name
+        return name
+
+    def _load(self, model, name):
         folder = self.root / name
         model.save_pretrained(folder)
         kept = [line for line in self.settings if not line.startswith(("name =", "base =", "base_id =", "adapter ="))]
@@ -43,11 +52,10 @@ class AdapterPublisher:
         self.client.call("POST", "/v1/policies", {"directory": name})
         if self.served:
             self.client.call("DELETE", f"/v1/policies/{self.served}")
-        self.served = name
-        return name
 
     def __call__(self, trainer):
-        return self.publish(trainer.accelerator.unwrap_model(trainer.model), trainer.state.global_step)
+        accelerator = trainer.accelerator
+        return self.publish(accelerator.unwrap_model(trainer.model), trainer.state.global_step, accelerator)
 
 
 class RolloutFunction:
@@ -68,7 +76,9 @@ class RolloutFunction:
         check_temperature(trainer.args.temperature)
         model = self.policy(trainer) if callable(self.policy) else self.policy
         questions = [{"question": text, "answers": self.answers[text]} for text in map(question_text, prompts)]
-        options = {"model": model, "seed": trainer.state.global_step, "temperature": 1, **self.options}
+        # Processes that play the same question need different trajectories.
+        seed = trainer.state.global_step * trainer.accelerator.num_processes + trainer.accelerator.process_index
+        options = {"model": model, "seed": seed, "temperature": 1, **self.options}
         batch = self.client.play_each(questions, **options)
         if self.observe:
             self.observe(trainer, batch)

@@ -1,6 +1,7 @@
 """TRL's `rollout_func`: what TRL asks of it, over a real server, and a step of `GRPOTrainer`."""
 
 import os
+import tempfile
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,23 @@ from datasets import Dataset  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
-from waymark_rollouts import Client  # noqa: E402
+from waymark_rollouts import Batch, Client  # noqa: E402
 from waymark_trl import AdapterPublisher, RolloutFunction  # noqa: E402
 
 ANSWERS = {MONA_LISA["question"]: MONA_LISA["answers"], "Who wrote Faust?": ["Goethe"]}
-TRAINER = SimpleNamespace(args=SimpleNamespace(temperature=1.0), state=SimpleNamespace(global_step=4))
+
+
+def accelerator(rank=0, size=1, wait=lambda: None):
+    """Returns what the adapter uses of Accelerate's `Accelerator`, in process `rank` of `size`."""
+    return SimpleNamespace(
+        process_index=rank, num_processes=size, is_main_process=rank == 0, wait_for_everyone=wait,
+        unwrap_model=lambda model: model,
+    )  # fmt: skip
+
+
+TRAINER = SimpleNamespace(
+    args=SimpleNamespace(temperature=1.0), state=SimpleNamespace(global_step=4), accelerator=accelerator()
+)
 
 
 def differences(model, batch):
@@ -53,9 +66,55 @@ class Mock(WithServer):
             self.assertNotIn(b"Rhine", learned)
 
     def test_other_temperatures_are_refused(self):
-        trainer = SimpleNamespace(args=SimpleNamespace(temperature=0.7), state=TRAINER.state)
+        trainer = SimpleNamespace(args=SimpleNamespace(temperature=0.7), state=TRAINER.state, accelerator=accelerator())
         with self.assertRaisesRegex(ValueError, "temperature 0.7"):
             RolloutFunction(Client(self.url), ANSWERS, "search-r1")([MONA_LISA["question"]], trainer)
+
+
+class Processes(unittest.TestCase):
+    """Two processes of a trainer, with a client that only notes what it is asked for."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = Path(self.folder.name)
+        (self.root / "policy.toml").write_text('name = "start"\nprotocol = "search-r1"\n')
+        self.calls = []
+        self.asked = []
+        call = lambda method, path, _=None: self.calls.append((method, path))  # noqa: E731
+        self.client = SimpleNamespace(call=call, play_each=self.play_each)
+
+    def play_each(self, questions, **options):
+        self.asked.append((options["model"], options["seed"]))
+        return Batch("rollout-1", options["model"], "fp_1", [])
+
+    def rollouts(self, rank):
+        """Returns the function of a process, and its trainer."""
+        publisher = AdapterPublisher(self.client, self.root, self.root, "base")
+        model = SimpleNamespace(save_pretrained=lambda folder: folder.mkdir())
+        wait = lambda: self.calls.append(("waits", rank))  # noqa: E731
+        trainer = SimpleNamespace(
+            accelerator=accelerator(rank, 2, wait), model=model, state=SimpleNamespace(global_step=0), args=TRAINER.args
+        )
+        return RolloutFunction(self.client, ANSWERS, publisher), trainer
+
+    def test_each_process_plays_trajectories_of_its_own_with_what_the_first_one_publishes(self):
+        processes = [self.rollouts(rank) for rank in range(2)]
+        for step in range(2):
+            for rollouts, trainer in processes:
+                trainer.state.global_step = step
+                rollouts([MONA_LISA["question"]], trainer)
+        self.assertEqual(self.asked, [("trl-0", 0), ("trl-0", 1), ("trl-1", 2), ("trl-1", 3)])
+        waits = [("waits", 0), ("waits", 1)]
+        first = [("POST", "/v1/policies"), *waits]
+        second = [("POST", "/v1/policies"), ("DELETE", "/v1/policies/trl-0"), *waits]
+        self.assertEqual(self.calls, first + second)
+
+    def test_a_step_is_published_once(self):
+        rollouts, trainer = self.rollouts(0)
+        for _ in range(2):
+            rollouts([MONA_LISA["question"]], trainer)
+        self.assertEqual(self.calls, [("POST", "/v1/policies"), ("waits", 0)])
 
 
 class Step(WithServer):
@@ -105,9 +164,8 @@ class Adapters(WithServer):
         client = Client(self.url)
         publisher = AdapterPublisher(client, self.root, self.root, random_model())
         trainer = SimpleNamespace(
-            accelerator=SimpleNamespace(unwrap_model=lambda model: model), model=model, state=SimpleNamespace(global_step=0),
-            args=TRAINER.args,
-        )  # fmt: skip
+            accelerator=accelerator(), model=model, state=SimpleNamespace(global_step=0), args=TRAINER.args
+        )
         batches = []
         observe = lambda _, batch: batches.append(batch)  # noqa: E731
         rollouts = RolloutFunction(client, ANSWERS, publisher, observe, max_tokens=40)

@@ -67,8 +67,8 @@ addEventListener("hashchange", () => {
   void runInLink(location.hash).then((run) => { if (run) openRun(run); }, (error) => say("The run cannot be shown: " + explain(error)));
 });
 document.addEventListener("keydown", (event) => {
-  // An input method ends a composition by Escape.
-  if (event.key !== "Escape" || event.isComposing || event.defaultPrevented) return;
+  // An input method ends a composition by Escape. In Safari the code of that Escape, 229, is the only sign of it.
+  if (event.key !== "Escape" || event.isComposing || event.keyCode === 229 || event.defaultPrevented) return;
   if (card.value) close();
   else if (route.value.name === "compare") stopComparison();
   else if (route.value.name === "ask") stop();

@@ -1,6 +1,6 @@
 // What the server of the tests answers with.
 import { readFileSync } from "node:fs";
-import { json, error, stream } from "./server.mjs";
+import { json, error, serve, stream } from "./server.mjs";
 
 const demo = (name) => readFileSync(new URL("../../demo/" + name, import.meta.url), "utf8").trim().split("\n").map((line) => JSON.parse(line));
 
@@ -52,6 +52,19 @@ export const EPISODE = [
   { type: "think", turn: 3, text: " Doc 1 says: \"Wolfgang Amadeus Mozart was a composer born in Salzburg in 1756\". So the answer is Salzburg." },
   { type: "answer", text: " Salz" }, { type: "answer", text: "burg" },
   finished(" Salzburg", [{ start: 1, end: 9, passage: mozart.id, title: mozart.title, stated: true }]),
+];
+
+// Episode of a question that follows `QUESTION`.
+export const FOLLOW_UP = [
+  started("In which country is that?", "ep-2"),
+  { type: "turn_started", turn: 1 },
+  { type: "think", turn: 1, text: " I look for the country." },
+  { type: "query", turn: 1, text: " [passage] Salzburg" },
+  ...search(1, "Salzburg", "passage", [hit(1, vienna)]),
+  { type: "turn_started", turn: 2 },
+  { type: "think", turn: 2, text: " It is Austria." },
+  { type: "answer", text: " Austria" },
+  finished(" Austria", [{ start: 1, end: 8, passage: vienna.id, title: vienna.title, stated: true }], { turns: 2, searches: 1 }),
 ];
 
 export const MODELS = [
@@ -144,6 +157,13 @@ export function routes(replaced = {}) {
     },
     ...replaced,
   };
+}
+
+// Serves until the end of the test.
+export async function server(t, replaced = {}) {
+  const served = await serve({ routes: routes(replaced) });
+  t.after(served.close);
+  return served;
 }
 
 function loadAt(at) {

@@ -4,9 +4,9 @@ import { rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { EPISODE, INDEX, PASSAGES, QUESTION, finished, hit, routes, search, started } from "./fixtures.mjs";
+import { EPISODE, FOLLOW_UP, INDEX, PASSAGES, QUESTION, finished, hit, routes, search, server, started } from "./fixtures.mjs";
 import { DESKTOP, PHONE, WIDE, accessible, ask, begin, close, end, fits, foreign, look, open, picture } from "./harness.mjs";
-import { error, json, pause, serve, stream } from "./server.mjs";
+import { error, json, pause, stream } from "./server.mjs";
 
 before(begin);
 after(end);
@@ -15,12 +15,6 @@ const SCREENS = [
   { name: "desktop", size: DESKTOP, scheme: "light" }, { name: "desktop-dark", size: DESKTOP, scheme: "dark" },
   { name: "phone", size: PHONE, scheme: "light" }, { name: "phone-dark", size: PHONE, scheme: "dark" },
 ];
-
-async function server(t, replaced = {}) {
-  const served = await serve({ routes: routes(replaced) });
-  t.after(served.close);
-  return served;
-}
 
 for (const { name, size, scheme } of SCREENS) {
   test("the first screen says what this is, " + name, async (t) => {
@@ -156,24 +150,18 @@ test("a citation shows its passage by pointer and by keyboard, and what the answ
 });
 
 test("a follow-up goes on with the conversation, and all of it is there after a reload", async (t) => {
-  const chunk = (delta, finish_reason = null) => "data: " + JSON.stringify({ id: "chat-1", model: "routerag-smollm2", choices: [{ index: 0, delta, finish_reason }] }) + "\n\n";
-  const [begun, done, read] = search(1, "Salzburg", "passage", [hit(1, PASSAGES.vienna)]);
   const { url, seen } = await server(t, {
-    "POST /v1/chat/completions": ({ response }) => {
-      response.writeHead(200, { "content-type": "text/event-stream" });
-      response.write(chunk({ role: "assistant", content: "" }) + chunk({ reasoning_content: " I look for the country." }));
-      for (const event of [begun, done, read]) response.write(chunk({ rag: { trace: [{ index: 0, ...event }] } }));
-      response.write(chunk({ reasoning_content: "\n\nIt is Austria." }) + chunk({ content: "Austria" }));
-      response.write(chunk({ rag: { citations: [{ start: 0, end: 7, passage: "vienna", title: "Vienna", stated: true }] } }, "stop"));
-      response.end("data: " + JSON.stringify({ id: "chat-1", choices: [], usage: { prompt_tokens: 9, completion_tokens: 8, total_tokens: 17, environment_tokens: 7, searches: 1, search_ms: 2 } }) + "\n\ndata: [DONE]\n\n");
-    },
+    "POST /v1/agent": ({ response, body }) => (body.history ? stream(response, FOLLOW_UP, { id: "ep-2" }) : stream(response, EPISODE)),
   });
   const page = await open(url);
   await ask(page, QUESTION);
   await ask(page, "In which country is that?");
   await page.waitForFunction(() => document.querySelectorAll(".answered").length === 2 && /Austria/.test(document.querySelectorAll(".answer")[1]?.textContent));
-  const { messages } = JSON.parse(seen.find((one) => one.path === "/v1/chat/completions").body);
-  assert.deepEqual(messages, [{ role: "user", content: QUESTION }, { role: "assistant", content: "Salzburg" }, { role: "user", content: "In which country is that?" }]);
+  const asked = seen.filter((one) => one.method === "POST").map((one) => ({ path: one.path, ...JSON.parse(one.body) }));
+  assert.deepEqual(asked.map(({ path, question, history, resumable }) => ({ path, question, history, resumable })), [
+    { path: "/v1/agent", question: QUESTION, history: undefined, resumable: true },
+    { path: "/v1/agent", question: "In which country is that?", history: [{ role: "user", content: QUESTION }, { role: "assistant", content: "Salzburg" }], resumable: true },
+  ]);
   await page.waitForSelector(".answered:nth-child(2) .source");
   await page.click(".answered:nth-child(2) .steps > summary");
   assert.deepEqual(await page.locator(".answered:nth-child(2) .thought").allTextContents(), ["I look for the country.", "It is Austria."]);

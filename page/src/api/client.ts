@@ -12,6 +12,10 @@ export class Refused extends Error {
     readonly code: string,
     message: string,
     readonly request: string | null,
+    // Field of the request at fault; empty if the server names none.
+    readonly param = "",
+    // Milliseconds after which the server wants to be asked again; 0 if it does not say.
+    readonly retryAfter = 0,
   ) {
     super(message);
   }
@@ -41,14 +45,18 @@ export async function call(path: string, options: RequestInit = {}): Promise<Res
 async function refusal(response: Response): Promise<Refused> {
   let message = "The server answered with status " + response.status + ".";
   let code = "";
+  let param = "";
   try {
     const { error } = await response.json();
     if (error?.message) message = String(error.message);
     code = String(error?.code ?? "");
+    param = String(error?.param ?? "");
   } catch {
     // The body is not JSON, so the message names the status alone.
   }
-  return new Refused(response.status, code, message, response.headers.get("x-request-id"));
+  // A proxy may send a date, which is no number.
+  const retryAfter = (Number(response.headers.get("retry-after")) || 0) * 1000;
+  return new Refused(response.status, code, message, response.headers.get("x-request-id"), param, retryAfter);
 }
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {

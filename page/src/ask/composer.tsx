@@ -22,7 +22,9 @@ export function Composer({ follow }: { follow?: boolean }) {
     void ask(draft.value);
   };
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+    // Safari ends a composition before the Enter that confirms it, whose code is 229.
+    const composing = event.isComposing || event.keyCode === 229;
+    if (event.key === "Enter" && !event.shiftKey && !composing) send(event);
   };
   return (
     <form class="composer" onSubmit={send}>

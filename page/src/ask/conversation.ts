@@ -3,12 +3,16 @@ import { effect, signal } from "@preact/signals";
 import { firstPolicy, policyNamed } from "../api/server";
 import { Live } from "../run/live";
 import type { Run, Settings } from "../run/run";
-import { load, save } from "../store/history";
+import { dropRun, load, save } from "../store/history";
 import { go, route } from "../shell/route";
 import { say } from "../shell/toast";
 import { card } from "./card-state";
 
 export interface Shown { id: string; lives: Live[] }
+
+// Latest state of the conversations that were asked or opened here, by ID. A run still saves its conversation when
+// another one is shown.
+const newest = new Map<string, Shown>();
 
 const newId = () => "c" + Date.now().toString(36) + Math.floor(Math.random() * 1e6).toString(36);
 
@@ -58,6 +62,7 @@ export async function ask(question: string): Promise<void> {
 export async function retry(live: Live): Promise<void> {
   if (isRunning()) return;
   const shown = conversation.value;
+  dropRun(live.run.id);
   const again = Live.ask(live.run.question, { ...settings.value, model: chosenModel() }, live.run.before);
   const next = { id: shown.id, lives: shown.lives.map((one) => (one === live ? again : one)) };
   conversation.value = next;
@@ -65,8 +70,9 @@ export async function retry(live: Live): Promise<void> {
 }
 
 async function follow(live: Live, shown: Shown): Promise<void> {
+  newest.set(shown.id, shown);
   // A follow-up may be asked while the facts of this run are still fetched.
-  const latest = () => (conversation.value.id === shown.id ? conversation.value : shown);
+  const latest = () => newest.get(shown.id) ?? shown;
   const saving = setInterval(() => void keep(latest()), 3000);
   void keep(shown);
   try {
@@ -102,7 +108,9 @@ async function reopen(id: string): Promise<void> {
   }
   // A run that was going on when the page was closed ended with it.
   for (const run of kept.runs) if (run.took === null) Object.assign(run, { took: run.events.at(-1)?.at ?? 0, stopped: true });
-  show({ id: kept.id, lives: kept.runs.map((run) => new Live(run)) });
+  const shown = { id: kept.id, lives: kept.runs.map((run) => new Live(run)) };
+  newest.set(id, shown);
+  show(shown);
 }
 
 // Loads the conversation that the address names from the history.

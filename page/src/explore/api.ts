@@ -1,5 +1,6 @@
 // The index as a graph, node by node.
 import { Refused, call, explain, get, inPath, send } from "../api/client";
+import { indexState } from "../api/server";
 import { wait } from "../api/agent";
 import type { FileDocuments } from "./files";
 
@@ -64,7 +65,9 @@ export async function change(made: Change, tell: (status: CommitStatus) => void)
 
 // Explains an error of a view to the user, with the setting or the scope that is missing.
 export function reason(error: unknown, scope: string): string {
-  if (error instanceof Refused && error.code === "not_configured") return "This server has no index. Start it with --index, see the page Ask.";
+  const lacking = error instanceof Refused && error.code === "not_configured";
+  // The server says the same of an index that lacks a graph.
+  if (lacking && indexState.value === "none") return "This server has no index. Start it with --index, see the page Ask.";
   if (error instanceof Refused && error.status === 403 && error.code === "insufficient_scope") return "Your API key lacks the scope “" + scope + "” that this needs.";
   if (error instanceof Refused && error.code === "not_found") return "This server is older than this page and cannot show this.";
   return explain(error);

@@ -1,5 +1,5 @@
 // The documents of the index: reading, adding and deleting them.
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { useSignal } from "@preact/signals";
 import { index, readIndex } from "../api/server";
 import { count } from "../run/query";
@@ -20,16 +20,27 @@ export function Documents() {
   const loaded = useSignal(false);
   const status = useSignal<CommitStatus | null>(null);
   const said = useSignal("");
+  const asking = useRef({ number: 0, pending: false });
   const read = async (after: string) => {
+    const mine = ++asking.current.number;
+    asking.current.pending = true;
     try {
       const found = await documents(after);
+      // A later request has begun the list anew.
+      if (mine !== asking.current.number) return;
       list.value = after ? [...list.value, ...found.data] : found.data;
       more.value = found.has_more;
       failure.value = "";
     } catch (error) {
+      if (mine !== asking.current.number) return;
       failure.value = reason(error, "index");
     }
+    asking.current.pending = false;
     loaded.value = true;
+  };
+  const readMore = () => {
+    // A second click would fetch the same documents once more.
+    if (!asking.current.pending) void read(list.value.at(-1)!.id);
   };
   useEffect(() => { void read(""); }, []);
   const commit = async (act: () => ReturnType<typeof change>) => {
@@ -87,7 +98,7 @@ export function Documents() {
           </li>
         ))}
       </ul>
-      {more.value && <button onClick={() => void read(list.value.at(-1)!.id)}>Show more</button>}
+      {more.value && <button onClick={readMore}>Show more</button>}
     </div>
   );
 }

@@ -19,8 +19,11 @@ const FIRST = 16;
 const MOST = 200;
 
 let snapshot: number | null = null;
+// Number of the graph that is on the screen. Replies that were asked for by an earlier one are dropped.
+let generation = 0;
 
 export function reset(): void {
+  generation += 1;
   graph.clear();
   selected.value = null;
   opened.value = {};
@@ -37,8 +40,10 @@ export async function startAt(start: string): Promise<void> {
 
 // Draws something before the first search: the neighborhood of the subject of the first example question.
 async function begin(): Promise<void> {
+  const begun = generation;
   try {
     const { data } = await get<{ data: { facts: { subject: string }[]; passage?: { id: string } }[] }>("/v1/index/questions?limit=1");
+    if (begun !== generation) return;
     const first = data[0];
     const subject = first?.facts?.[0]?.subject;
     if (subject && index.value?.graph) await expand("phrase", subject, true);
@@ -59,12 +64,16 @@ export const isExpandable = ({ has_more, edges }: Neighbors) => has_more && edge
 
 export async function expand(kind: NodeKind, id: string, quiet = false): Promise<void> {
   const key = keyOf({ kind, id });
-  if (!quiet) selected.value = { kind, id };
+  // Without a graph a passage has no neighbors to fetch. Its panel fetches its text.
+  const alone = kind === "passage" && index.value !== null && !index.value.graph;
+  if (!quiet || (alone && !selected.value)) selected.value = { kind, id };
   failure.value = "";
   const known = opened.value[key];
-  if (known && !isExpandable(known)) return;
+  if (alone || (known && !isExpandable(known))) return;
+  const begun = generation;
   try {
     const found = await neighbors(kind, id, Math.min(MOST, known ? known.edges.length + FIRST * 2 : FIRST));
+    if (begun !== generation) return;
     if (snapshot !== null && found.snapshot !== snapshot) note.value = "The index was changed meanwhile: what is drawn mixes two versions.";
     snapshot = found.snapshot;
     add(found);
@@ -73,7 +82,7 @@ export async function expand(kind: NodeKind, id: string, quiet = false): Promise
     if (quiet && !selected.value) selected.value = { kind: found.node.kind, id: found.node.id };
     version.value += 1;
   } catch (error) {
-    if (!quiet) failure.value = reason(error, "infer");
+    if (!quiet && begun === generation) failure.value = reason(error, "infer");
   }
 }
 

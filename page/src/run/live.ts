@@ -1,7 +1,6 @@
 // A run and its view, live while it streams.
 import { type Signal, signal } from "@preact/signals";
-import { type Asked, runAgent } from "../api/agent";
-import { type Said, runChat } from "../api/chat";
+import { type Said, runAgent } from "../api/agent";
 import { explain, get, inPath, send } from "../api/client";
 import { policyNamed, searches as canSearch } from "../api/server";
 import type { Triple, Walk } from "../api/types";
@@ -66,13 +65,11 @@ export class Live {
   private events(stop: AbortSignal) {
     const { question, settings, before } = this.run;
     const protocol = policyNamed(settings.model)?.protocol ?? "";
-    const asked: Asked = { question, ...settings, seed: null, searches: canSearch(protocol) };
-    if (!before.length) return runAgent(asked, stop);
-    const said = before.flatMap((one): Said[] => [
+    const history = before.flatMap((one): Said[] => [
       { role: "user", content: one.question },
       { role: "assistant", content: one.answer },
     ]);
-    return runChat(asked, said, stop);
+    return runAgent({ question, history, ...settings, seed: null, searches: canSearch(protocol) }, stop);
   }
 
   // Fetches the facts and first phrases of the latest graph search, which are not among the events, by repeating the

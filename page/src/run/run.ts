@@ -49,7 +49,7 @@ export interface Search {
   // Number of results that were too large to be kept.
   leftOut: number;
   withdrawn: boolean;
-  // Place of the first search with the same query and mode; its own place if it is the first.
+  // Place of the earlier search whose result was reused; its own place if there is none.
   first: number;
 }
 

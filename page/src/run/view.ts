@@ -120,15 +120,23 @@ function note(view: View, event: { type?: unknown }, at: number): void {
 }
 
 function begin(view: View, turn: Turn, query: string, mode: string, k: number | null): Search {
-  const same = view.searches.find((one) => one.query === query && one.mode === mode);
   const index = view.searches.length;
   const search: Search = {
     index, turn: turn.number, query, mode, k, hits: [], triples: [], done: false, cached: false, milliseconds: 0,
-    snapshot: null, error: null, neutralised: 0, leftOut: 0, withdrawn: false, first: same ? same.first : index,
+    snapshot: null, error: null, neutralised: 0, leftOut: 0, withdrawn: false, first: index,
   };
   view.searches.push(search);
   turn.searches.push(search);
   return search;
+}
+
+// Place of the search whose result was reused for `search`; its own place if no such search is shown. Failed searches
+// and those with results left out are made anew.
+function originOf(view: View, search: Search): number {
+  const same = view.searches.find((one) =>
+    one.index < search.index && one.query === search.query && one.mode === search.mode
+    && one.done && !one.error && !one.leftOut && !one.withdrawn);
+  return same ? same.first : search.index;
 }
 
 function found(view: View, turn: Turn, event: SearchFinished): void {
@@ -144,4 +152,5 @@ function found(view: View, turn: Turn, event: SearchFinished): void {
   search.error = event.error ?? null;
   search.neutralised = Number(event.neutralised) || 0;
   search.leftOut = Number(event.cut?.left_out) || 0;
+  if (search.cached) search.first = originOf(view, search);
 }

@@ -3,6 +3,7 @@
 import { offline } from "../api/server";
 import type { Run } from "../run/run";
 import { viewOf } from "../run/view";
+import { writeRun } from "./read";
 
 // The file may run its own script, and reach no server.
 const POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
@@ -18,7 +19,7 @@ async function source(name: string, element: string): Promise<string> {
 export async function fileOf(run: Run): Promise<Blob> {
   const [style, script] = await Promise.all([source("app.css", "style"), source("saved.js", "script[type=module]")]);
   // No text inside can end its element: `</` never appears in JSON written this way.
-  const data = JSON.stringify(run).replace(/</g, "\\u003c");
+  const data = writeRun(run).replace(/</g, "\\u003c");
   const safe = (text: string) => text.replace(/<\/(style|script)/gi, "<\\/$1");
   return new Blob([
     "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",

@@ -1,13 +1,13 @@
 // A run as a link. All of it stands behind the `#`, which browsers do not send: no server sees it.
 import type { Run } from "../run/run";
-import { readRun } from "./read";
+import { readRun, writeRun } from "./read";
 
 // Longest link that mail programs and chats still take, in characters.
 const LONGEST = 30_000;
 
 export async function linkOf(run: Run): Promise<string | null> {
   if (typeof CompressionStream === "undefined") return null;
-  const bytes = new TextEncoder().encode(JSON.stringify(run));
+  const bytes = new TextEncoder().encode(writeRun(run));
   const packed = await through(bytes, new CompressionStream("deflate-raw"));
   const link = location.href.split("#")[0] + "#run=" + base64(packed);
   return link.length > LONGEST ? null : link;

@@ -1,9 +1,13 @@
-// Run from a file or a link: one of this page, of `waymark ask --json`, or an answer of `/v1/agent`. All of it is text
-// from outside. The outer form is checked here; `viewOf` checks some fields of events.
+// Run as text, to a file or a link and from one. What is read is a run of this page, of `waymark ask --json`, or an
+// answer of `/v1/agent`. All of it is text from outside. The outer form is checked here; `viewOf` checks some fields of
+// events.
 import { FORMAT, newRun, type Run, type Timed } from "../run/run";
 import type { AgentEvent } from "../api/types";
 
 export class NoRun extends Error {}
+
+// Text of a run for others, without the conversation before it and the user's feedback.
+export const writeRun = (run: Run): string => JSON.stringify({ ...run, before: [], feedback: undefined });
 
 export function readRun(text: string): Run {
   const data = /<script type="application\/json" id="run">([^]*?)<\/script>/.exec(text);

@@ -9,7 +9,13 @@ export function KeyQuestion() {
   if (!keyWanted.value) return null;
   const use = async (event: Event) => {
     event.preventDefault();
-    key.value = typed.value.trim();
+    const given = typed.value.trim();
+    // No key has other characters, and most of them cannot be sent in a header.
+    if (!/^[\x21-\x7e]+$/.test(given)) {
+      failed.value = true;
+      return;
+    }
+    key.value = given;
     keyWanted.value = false;
     await discover();
     failed.value = keyWanted.value;

@@ -14,6 +14,8 @@ const MOST = 200;
 const memory = new Map<string, Conversation>();
 // IDs that were removed. A run that is stopped by its removal still saves its conversation when it ends.
 const removed = new Set<string>();
+// IDs of runs that were asked again here. Other stored runs that this page does not know were added in another tab.
+const replaced = new Set<string>();
 let database: Promise<IDBDatabase | null> | null = null;
 
 function open(): Promise<IDBDatabase | null> {
@@ -60,11 +62,35 @@ export async function load(id: string): Promise<Conversation | null> {
   return memory.get(id) ?? ((await within("readonly", (store) => store.get(id))) as Conversation | null) ?? null;
 }
 
+// Leaves out a run whenever its conversation is saved: another one has taken its place.
+export function dropRun(id: string): void {
+  replaced.add(id);
+}
+
+// Runs of a conversation of this page, with what another tab has stored of it meanwhile: further runs, and longer
+// versions of the same ones.
+function joined(ours: Run[], stored: Run[]): Run[] {
+  const latest = ours.map((run) => {
+    const other = stored.find((one) => one.id === run.id);
+    return other && other.events.length > run.events.length ? { ...other, feedback: run.feedback ?? other.feedback } : run;
+  });
+  const added = stored.filter((run) => !replaced.has(run.id) && !ours.some((one) => one.id === run.id));
+  return added.length ? [...latest, ...added].sort((a, b) => a.started - b.started) : latest;
+}
+
 export async function save(conversation: Conversation): Promise<void> {
   if (removed.has(conversation.id)) return;
   // Signals and elements never end up in it: it is plain data.
   const plain = JSON.parse(JSON.stringify(conversation)) as Conversation;
-  const done = await within("readwrite", (store) => store.put(plain));
+  // Read and written in one transaction, so that no other tab writes in between.
+  const done = await within("readwrite", (store) => {
+    const asking: IDBRequest<Conversation | undefined> = store.get(plain.id);
+    asking.onsuccess = () => {
+      plain.runs = joined(plain.runs, asking.result?.runs ?? []);
+      store.put(plain);
+    };
+    return asking;
+  });
   if (removed.has(plain.id)) return;
   if (done === null) memory.set(plain.id, plain);
   else memory.delete(plain.id);

@@ -17,9 +17,12 @@ from .rollouts import Question, RolloutBatch, Trajectory
 # Maximum number of reconnections of a resumable stream that bring no event.
 RECONNECTIONS = 5
 
+# Maximum number of seconds to wait because the server asks for it. By default a stream waits 30 s for its client.
+LONGEST_WAIT = 25.0
+
 
 class WaymarkError(Exception):
-    """Error that the server returned, in OpenAI's form."""
+    """Error that the server returned, in OpenAI's form. `retry_after` is its `Retry-After` in seconds, or 0."""
 
     def __init__(self, status: int, message: str, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -27,6 +30,7 @@ class WaymarkError(Exception):
         self.message = message
         self.code = code
         self.param = param
+        self.retry_after = 0.0
 
 
 class Client:
@@ -69,6 +73,7 @@ class Client:
                 else self._http.stream("GET", f"/v1/agent/{episode}", headers={"last-event-id": str(number)})
             )
             lost: Exception
+            wait = 0.0
             try:
                 async for name, told, data in _messages(send):
                     number, attempts = told or number, 0
@@ -82,15 +87,16 @@ class Client:
             except httpx2.TransportError as error:
                 lost = error
             except WaymarkError as error:
-                # A proxy answers with these while the server restarts or hangs.
-                if error.status not in (502, 503, 504):
+                # The key has too many requests, or a proxy answers while the server restarts or hangs.
+                if error.status not in (429, 502, 503, 504):
                     raise
                 lost = error
+                wait = min(error.retry_after, LONGEST_WAIT)
             attempts += 1
             if not resumable or episode is None or attempts > RECONNECTIONS:
                 raise lost
             # A server that restarts needs seconds, not milliseconds.
-            await asyncio.sleep(min(0.2 * 2**attempts, 5))
+            await asyncio.sleep(max(wait, min(0.2 * 2**attempts, 5)))
 
     async def rollouts(self, questions: Sequence[Question], **options: Any) -> RolloutBatch:
         """Plays questions and returns all trajectories. `options` are fields of `/v1/rollouts`, such as `n`."""
@@ -99,13 +105,18 @@ class Client:
         return cast(RolloutBatch, response.json())
 
     async def stream_rollouts(self, questions: Sequence[Question], **options: Any) -> AsyncIterator[Trajectory]:
-        """Yields trajectories as they end. An episode that fails raises a `WaymarkError`."""
+        """Yields trajectories as they end. An episode that fails raises a `WaymarkError`, and so does a stream that is cut
+        off."""
         body = {"questions": list(questions), "stream": True, **options}
+        finished = False
         async for name, _, data in _messages(self._http.stream("POST", "/v1/rollouts", json=body)):
             if name in ("failure", "error"):
                 raise _error(200, data)
+            finished = finished or name == "finished"
             if name == "trajectory":
                 yield cast(Trajectory, data)
+        if not finished:
+            raise WaymarkError(200, "the stream ended before the batch did")
 
 
 async def _messages(send: Any) -> AsyncIterator[tuple[str, int | None, dict[str, Any]]]:
@@ -145,9 +156,13 @@ async def _check(response: httpx2.Response) -> None:
         return
     await response.aread()
     try:
-        raise _error(response.status_code, response.json())
+        error = _error(response.status_code, response.json())
     except json.JSONDecodeError:
-        raise WaymarkError(response.status_code, response.text) from None
+        error = WaymarkError(response.status_code, response.text)
+    # A proxy may send a date, which is ignored.
+    after = response.headers.get("retry-after", "")
+    error.retry_after = float(after) if after.isdecimal() else 0.0
+    raise error
 
 
 def _error(status: int, body: Any) -> WaymarkError:
