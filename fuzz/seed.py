@@ -266,6 +266,60 @@ def zstandard(content):
     return b"\x28\xb5\x2f\xfd\x20" + bytes([len(content)]) + struct.pack("<I", 1 | len(content) << 3)[:3] + content
 
 
+def varint(number):
+    """A number in groups of seven bits, the lowest first."""
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+# Types of Thrift's compact protocol.
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+
+
+def structure(fields):
+    """A structure of Thrift's compact protocol. Each field is its number, its type and its content."""
+    out, last = b"", 0
+    for number, kind, content in fields:
+        out += bytes([number - last << 4 | kind]) + item(kind, content)
+        last = number
+    return out + b"\0"
+
+
+def item(kind, content):
+    """A value of this type; the content of a list is the type of its items, and the items."""
+    if kind == STRUCT:
+        return structure(content)
+    if kind == LIST:
+        kind, items = content
+        return bytes([len(items) << 4 | kind]) + b"".join(item(kind, one) for one in items)
+    # The sign of a number is its lowest bit.
+    return varint(len(content)) + content if kind == BINARY else varint(2 * content)
+
+
+def parquet(columns):
+    """A file of one row. Each column is its name, its text, and 1 if it is compressed with Snappy, or else 0."""
+    out, chunks = b"PAR1", []
+    for name, content, codec in columns:
+        plain = struct.pack("<I", len(content)) + content
+        page = varint(len(plain)) + bytes([len(plain) - 1 << 2]) + plain if codec else plain
+        data = [(1, I32, 1), (2, I32, 0), (3, I32, 3), (4, I32, 3)]
+        header = structure([(1, I32, 0), (2, I32, len(plain)), (3, I32, len(page)), (5, STRUCT, data)])
+        chunk = [
+            (1, I32, 6), (2, LIST, (I32, [0, 3])), (3, LIST, (BINARY, [name])), (4, I32, codec), (5, I64, 1),
+            (6, I64, len(header + plain)), (7, I64, len(header + page)), (9, I64, len(out)),
+        ]
+        chunks.append([(2, I64, len(out)), (3, STRUCT, chunk)])
+        out += header + page
+    schema = [[(4, BINARY, b"schema"), (5, I32, len(columns))]]
+    schema += [[(1, I32, 6), (3, I32, 0), (4, BINARY, name), (6, I32, 0)] for name, _, _ in columns]
+    group = [(1, LIST, (STRUCT, chunks)), (2, I64, len(out) - 4), (3, I64, 1)]
+    footer = structure([(1, I32, 1), (2, LIST, (STRUCT, schema)), (3, I64, 1), (4, LIST, (STRUCT, [group]))])
+    return out + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
 # The first byte names the format, see src/corpus.rs.
 line = b'{"id":"a","title":"T","text":"some text"}\n'
 styles = '<w:styles><w:style w:styleId="H"><w:name w:val="heading 1"/></w:style></w:styles>'
@@ -277,4 +331,4 @@ put("corpus", "docx", b"d" + archive({"word/styles.xml": styles, "word/document.
 put("corpus", "pdf", b"p" + pdf(b"BT /F 9 Tf (some text) Tj ET"))
 put("corpus", "gzip", b"g" + gzip.compress(line, 9, mtime=0))
 put("corpus", "zstandard", b"z" + zstandard(line))
-put("corpus", "parquet", b"q" + b"PAR1" + bytes([0x15, 0, 0x19, 0x0c]) + struct.pack("<I", 4) + b"PAR1")
+put("corpus", "parquet", b"q" + parquet([(b"id", b"a", 0), (b"title", b"T", 0), (b"text", b"some text", 1)]))

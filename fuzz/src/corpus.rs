@@ -2,6 +2,8 @@
 //!
 //! Input: a letter for the format, or any other byte for JSON Lines, then the file.
 
+use std::path::PathBuf;
+
 use waymark_index::{Corpus, CorpusOptions};
 
 use super::file::with_folder;
@@ -20,20 +22,23 @@ const NAMES: [(u8, &str); 9] = [
 ];
 
 pub fn run(data: &[u8]) {
-    let Some((kind, bytes)) = data.split_first() else { return };
-    let name = NAMES.iter().find(|(letter, _)| letter == kind).map_or("corpus.jsonl", |(_, name)| name);
-    with_folder(|folder| {
-        let path = folder.write(name, bytes);
-        for skip_bad in [false, true] {
-            let options = CorpusOptions { skip_bad, chunk: Some(50), overlap: 10, ..CorpusOptions::default() };
-            let Ok(mut corpus) = Corpus::open(&path, &options) else { continue };
-            let mut ids = std::collections::HashSet::new();
-            for document in corpus.by_ref() {
-                let Ok(document) = document else { break };
-                assert!(ids.insert(document.id.clone()), "the id {:?} came twice", document.id);
-                assert!(!document.text.trim().is_empty(), "the document {:?} has no text", document.id);
-            }
-            assert!(corpus.next().is_none(), "a corpus goes on after its end");
+    let Some(path) = written(data) else { return };
+    for skip_bad in [false, true] {
+        let options = CorpusOptions { skip_bad, chunk: Some(50), overlap: 10, ..CorpusOptions::default() };
+        let Ok(mut corpus) = Corpus::open(&path, &options) else { continue };
+        let mut ids = std::collections::HashSet::new();
+        for document in corpus.by_ref() {
+            let Ok(document) = document else { break };
+            assert!(ids.insert(document.id.clone()), "the id {:?} came twice", document.id);
+            assert!(!document.text.trim().is_empty(), "the document {:?} has no text", document.id);
         }
-    });
+        assert!(corpus.next().is_none(), "a corpus goes on after its end");
+    }
+}
+
+/// Writes the file of an input and returns its path. `None` if the input is empty.
+pub fn written(data: &[u8]) -> Option<PathBuf> {
+    let (kind, bytes) = data.split_first()?;
+    let name = NAMES.iter().find(|(letter, _)| letter == kind).map_or("corpus.jsonl", |(_, name)| name);
+    Some(with_folder(|folder| folder.write(name, bytes)))
 }

@@ -21,7 +21,18 @@ use crate::slow_clients;
 const STEP: Duration = Duration::from_millis(15);
 
 /// Routes that generate.
-const ROUTES: [&str; 5] = ["/v1/chat/completions", "/v1/agent", "/v1/responses", "/v1/completions", "/mcp"];
+const ROUTES: [&str; 7] = [
+    "/v1/chat/completions",
+    "/v1/agent",
+    "/v1/responses",
+    "/v1/completions",
+    "/v1/rollouts",
+    "/inference/v1/generate",
+    "/mcp",
+];
+
+/// Routes that generate without the loop.
+const VERBATIM: [&str; 2] = ["/v1/completions", "/inference/v1/generate"];
 
 /// Builds a request with `text` for `model`, for any of these routes.
 fn ask(path: &str, model: &str, text: &str, stream: bool) -> Value {
@@ -32,12 +43,17 @@ fn ask(path: &str, model: &str, text: &str, stream: bool) -> Value {
         "/v1/agent" => ("question", json!(text)),
         "/v1/responses" => ("input", json!(text)),
         "/v1/completions" => ("prompt", json!(text)),
+        "/v1/rollouts" => ("questions", json!([{"question": text}])),
+        // Each byte is one token.
+        "/inference/v1/generate" => ("token_ids", json!(text.as_bytes())),
         _ => ("messages", json!([{"role": "user", "content": text}])),
     };
     let mut request = json!({"model": model, "stream": stream, name: said});
-    if path == "/v1/completions" {
-        // The default of this route is a short answer.
-        request["max_tokens"] = json!(1000);
+    // The defaults of these routes are short answers.
+    match path {
+        "/v1/completions" => request["max_tokens"] = json!(1000),
+        "/inference/v1/generate" => request["sampling_params"] = json!({"max_tokens": 1000, "ignore_eos": true}),
+        _ => {}
     }
     request
 }
@@ -140,8 +156,7 @@ async fn while_searching() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
     let query = json!({"query": "hello"});
     let searches = [("/v1/search", query.clone()), ("/mcp", tool("search", query))];
-    // A verbatim prompt does not search.
-    let loops = ways().filter(|(path, _)| *path != "/v1/completions");
+    let loops = ways().filter(|(path, _)| !VERBATIM.contains(path));
     let asked = loops.map(|(path, stream)| (path, ask(path, "routerag", "hello", stream))).chain(searches);
     for (path, request) in asked {
         let waiting = Arc::new(AtomicUsize::new(0));

@@ -60,10 +60,17 @@ async fn at_the_deadline_streams_are_told() {
     read_until(&mut stream, "\"content\":\"w\"").await;
     let mut agent = server.raw("/v1/agent", &json!({"question": "x", "model": "plain", "stream": true})).await;
     read_until(&mut agent, "event: answer").await;
+    let sampling = json!({"max_tokens": 10_000, "ignore_eos": true});
+    let tokens = json!({"token_ids": [65], "sampling_params": sampling, "stream": true});
+    let mut generate = server.raw("/inference/v1/generate", &tokens).await;
+    read_until(&mut generate, "\"token_ids\"").await;
+    let batch = |stream: bool| json!({"model": "plain", "questions": [{"question": "x"}], "stream": stream});
+    let mut rollouts = server.raw("/v1/rollouts", &batch(true)).await;
     let mut whole = server.raw("/v1/chat/completions", &body(false)).await;
-    eventually("three run", || server.state.drain.running() == 3).await;
+    let mut whole_rollouts = server.raw("/v1/rollouts", &batch(false)).await;
+    eventually("six run", || server.state.drain.running() == 6).await;
     server.terminate();
-    for socket in [&mut stream, &mut agent, &mut whole] {
+    for socket in [&mut stream, &mut agent, &mut generate, &mut rollouts, &mut whole, &mut whole_rollouts] {
         let rest = read_until(socket, "\"code\":\"draining\"").await;
         assert!(!rest.contains("[DONE]"));
     }

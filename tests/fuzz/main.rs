@@ -10,6 +10,7 @@ mod change;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -91,6 +92,7 @@ targets! {
 /// Seeds that a target refuses at once would lead it nowhere.
 #[test]
 fn the_made_seeds_are_good() {
+    use waymark_index::{Corpus, CorpusOptions};
     use waymark_models::checkpoint::Checkpoint;
     use waymark_models::decoder::Decoder;
     use waymark_models::kernel::Team;
@@ -131,6 +133,33 @@ fn the_made_seeds_are_good() {
         let embedder = target::embedder::opened(&fs::read(seed(&name)).unwrap()).unwrap();
         let vectors = embedder.embed(&["a"]).unwrap();
         assert_eq!((vectors.len(), vectors[0].len()), (1, embedder.dims()), "{name}");
+    }
+    for name in ["docx", "gzip", "parquet", "pdf", "zstandard"] {
+        let path = target::corpus::written(&fs::read(seed(&format!("corpus/made-{name}"))).unwrap()).unwrap();
+        let documents: Result<Vec<_>, _> = Corpus::open(&path, &CorpusOptions::default()).unwrap().collect();
+        assert_eq!(documents.unwrap().len(), 1, "{name}");
+    }
+}
+
+/// Crates without coverage lead libFuzzer nowhere.
+#[test]
+fn every_crate_of_ours_is_compiled_with_coverage() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let flags = |name: &str| {
+        let wrapper =
+            Command::new("bash").arg(folder.join("instrument")).arg("echo").env("CARGO_CRATE_NAME", name).output();
+        String::from_utf8(wrapper.unwrap().stdout).unwrap()
+    };
+    let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let (_, dependencies) = manifest.split_once("[dependencies]\n").unwrap();
+    let (dependencies, _) = dependencies.split_once("\n[").unwrap();
+    let mut crates: Vec<String> =
+        dependencies.lines().filter_map(|line| Some(line.split_once(" = ")?.0.replace('-', "_"))).collect();
+    crates.push("waymark_fuzz".to_owned());
+    assert!(crates.iter().any(|name| name == "waymark_agent"), "{crates:?}");
+    for name in crates {
+        let ours = name.starts_with("waymark");
+        assert_eq!(flags(&name).contains("sanitizer-coverage-inline-8bit-counters"), ours, "{name}");
     }
 }
 

@@ -6,6 +6,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+#[path = "../../tests/skipped/mod.rs"]
+mod skipped;
+
+use skipped::skipped;
+
 /// Output of one run of the program.
 struct Run {
     stdout: String,
@@ -130,8 +135,7 @@ fn a_first_run_without_a_gpu_has_a_result_for_every_part_and_one_archive() {
         .arg(env!("CARGO_BIN_EXE_bench-gpu"))
         .arg(&archive);
     let Ok(output) = command.stdin(Stdio::null()).output() else {
-        println!("skipped: there is no python3");
-        return;
+        return skipped("there is no python3");
     };
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));

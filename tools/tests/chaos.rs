@@ -24,9 +24,25 @@ fn a_short_run_keeps_every_promise() {
     let text = std::fs::read_to_string(&log).unwrap();
     assert!(report.contains("* 0 panics in the log") && text.lines().count() > 1, "{report}{text}");
     let counted = |name: &str| -> u64 {
-        let line = report.lines().find_map(|line| line.trim_start_matches("* ").strip_prefix(name)?.strip_prefix(": "));
+        let line =
+            report.lines().find_map(|line| line.trim_start_matches([' ', '*']).strip_prefix(name)?.strip_prefix(": "));
         line.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or_default()
     };
+    assert!(counted("finished") > 100, "{report}");
+    let checks = checks(&report);
+    assert_eq!(checks.len(), 12, "{report}");
+    let damaged = counted("bit flips") > counted("bit flips in files that were just replaced");
+    for (guarantee, checked) in checks {
+        let exercised = match guarantee {
+            "`/ready` names the file and block of a flipped bit, and a copy repairs it"
+            | "nothing made from a damaged file is published" => damaged,
+            "a full disk fails changes and nothing else, and they succeed when it has room again" => {
+                counted("times the disk was full") > 0
+            }
+            _ => true,
+        };
+        assert!(checked > 0 || !exercised, "{guarantee}: {report}");
+    }
     // The last SIGTERM ends the run.
     assert!(counted("times SIGTERM") > 1 && counted("times SIGKILL") > 0, "{report}");
     for fault in
@@ -40,6 +56,16 @@ fn a_short_run_keeps_every_promise() {
     let (samples, rest) = report.split("* ").find_map(|line| line.split_once(" memory samples, ")).unwrap();
     let failed = rest.split(' ').next().unwrap();
     assert!(failed.parse::<u32>().unwrap() < samples.parse::<u32>().unwrap(), "every memory sample failed: {report}");
+}
+
+/// Returns the guarantees of a report, each with the number of its checks.
+fn checks(report: &str) -> Vec<(&str, u64)> {
+    let guarantees = report.lines().filter_map(|line| {
+        let (guarantee, counts) = line.strip_prefix("  * ")?.rsplit_once(": ")?;
+        let (checked, _) = counts.split_once(" checks, ")?;
+        Some((guarantee, checked.parse().ok()?))
+    });
+    guarantees.collect()
 }
 
 #[test]

@@ -132,3 +132,26 @@ fn percent_encoded(path: &str) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use sqlx::Row;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_commit_is_on_disk_when_it_returns_on_every_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqlStore::open_directory(dir.path(), StateLimits::default()).await.unwrap();
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut connection = store.tables.pool.acquire().await.unwrap();
+            let row = sqlx::query("PRAGMA synchronous").fetch_one(&mut *connection).await.unwrap();
+            // The number of `FULL`.
+            assert_eq!(row.try_get::<i64, _>(0).unwrap(), 2);
+            connections.push(connection);
+        }
+    }
+}

@@ -10,6 +10,7 @@ use waymark_models::chat::ChatTemplate;
 
 use crate::harness::{Letters, ServerPlan, TestServer, script};
 use crate::responses::Plays;
+use crate::skipped::skipped;
 use crate::tools::TEMPLATE;
 
 fn root() -> &'static Path {
@@ -23,7 +24,7 @@ fn installed(folder: &str) -> Option<PathBuf> {
     if output.status.success() {
         return Some(root().join("target").join(folder));
     }
-    println!("skipped: {}", String::from_utf8_lossy(&output.stdout).trim_end());
+    skipped(String::from_utf8_lossy(&output.stdout).trim_end());
     None
 }
 

@@ -1,4 +1,7 @@
 //! Flipped bits in the files of the served index, found by the server's scrub and repaired from a copy.
+//!
+//! Bits are flipped only while no merge is near, so a run shows that nothing else publishes a base snapshot while a
+//! file is damaged. Merges and commits that read a damaged file are tested in `index/tests/segments.rs`.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

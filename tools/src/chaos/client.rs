@@ -62,6 +62,25 @@ pub(crate) async fn live(shared: Arc<RunShared>, number: u64) {
     }
 }
 
+/// Sends one request to each policy and one search after the load, when nothing explains a refusal.
+pub(crate) async fn ask_each_kind(shared: &RunShared) {
+    let target = shared.keys.client(shared.address, 0);
+    let question = "What is subject 1 about?";
+    let chat = |model: &str| {
+        let messages = json!([{"role": "user", "content": question}]);
+        let body = json!({"model": model, "messages": messages, "max_tokens": shared.plan.max_tokens});
+        ClientRequest { path: "/v1/chat/completions", body, stream: false, known: model != "plain" }
+    };
+    let body = json!({"query": question, "k": 5});
+    let search = ClientRequest { path: "/v1/search", body, stream: false, known: false };
+    for request in [chat("routerag"), chat("swapped"), chat("plain"), search] {
+        let outcome = act(shared, &target, &request, ReadingBehavior::Prompt).await;
+        let failed = || format!("after the load, {} {} was {}", request.path, request.body, outcome.words());
+        let result = (outcome == RequestOutcome::Finished).then_some(()).ok_or_else(failed);
+        shared.tally.check(Invariant::Responses, result);
+    }
+}
+
 /// Draws a reading behavior: one request in twenty is disconnected, and one stream in twenty is read slowly.
 fn manner(rng: &mut ChaCha8Rng, stream: bool) -> ReadingBehavior {
     let choice = rng.random_range(0..100);
@@ -163,9 +182,11 @@ fn judge(shared: &RunShared, request: &ClientRequest, since: Instant, status: u1
             }
             Err(_) => broken_off(shared, request, since),
         },
-        429 | 503 => refused(shared, status, &code(), RequestOutcome::Refused),
+        _ if shared.explains_refusal(since, status, body) => refused(shared, status, &code(), RequestOutcome::Refused),
         // A new process does not know the policy until it is loaded again.
-        404 if code() == "model_not_found" => refused(shared, status, &code(), RequestOutcome::Refused),
+        404 if code() == "model_not_found" && shared.was(Disturbance::Down, since) => {
+            refused(shared, status, &code(), RequestOutcome::Refused)
+        }
         500 if code() == "search_failed" && shared.was(Disturbance::Damaged, since) => {
             refused(shared, status, &code(), RequestOutcome::Refused)
         }

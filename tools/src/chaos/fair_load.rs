@@ -45,7 +45,7 @@ pub(crate) async fn greedy(shared: Arc<RunShared>, number: u64) {
         let result = match &answer {
             _ if shared.was(Disturbance::Killed, since) => Ok(()),
             Ok((200, body)) => serde_json::from_str::<Value>(body).map(drop).map_err(|error| error.to_string()),
-            Ok((429 | 503, _)) => Ok(()),
+            Ok((status, body)) if shared.explains_refusal(since, *status, body) => Ok(()),
             // A small model has no room for the prompt.
             Ok((400, body)) if body.contains("context_length_exceeded") => Ok(()),
             _ if shared.was_out_of_reach(since) => Ok(()),

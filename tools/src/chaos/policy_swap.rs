@@ -25,18 +25,21 @@ pub(crate) async fn disturb(shared: Arc<RunShared>) {
     }
 }
 
-/// Loads the policy in `directory` in place of the served one.
-pub(crate) async fn load(shared: &RunShared, directory: &str) {
+/// Loads the policy in `directory` in place of the served one. Returns `true` if the server did.
+pub(crate) async fn load(shared: &RunShared, directory: &str) -> bool {
     let since = Instant::now();
     let body = json!({"directory": directory}).to_string();
-    let result = match fetch(&shared.operator(), "POST", "/v1/policies", &body).await {
+    let answer = fetch(&shared.operator(), "POST", "/v1/policies", &body).await;
+    let loaded = matches!(answer, Ok((200, _)));
+    let result = match &answer {
         Ok((200, _)) => {
             shared.tally.count("adapter swaps", 1);
             Ok(())
         }
-        Ok((503, _)) => Ok(()),
+        Ok((status, body)) if shared.explains_refusal(since, *status, body) => Ok(()),
         Err(_) if shared.was_out_of_reach(since) => Ok(()),
         other => Err(format!("loading {directory}: {other:?}")),
     };
     shared.tally.check(Invariant::Changes, result);
+    loaded
 }

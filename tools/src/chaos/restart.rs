@@ -55,7 +55,11 @@ pub(crate) async fn replace_process(
         }
         sleep(Duration::from_millis(20)).await;
     }
-    policy_swap::load(shared, "one").await;
+    // Until then clients may be told that there is no such policy.
+    while !policy_swap::load(shared, "one").await {
+        ensure!(Instant::now() < deadline, "after {} the policy cannot be loaded", signal.name());
+        sleep(Duration::from_millis(20)).await;
+    }
     shared.ready(server.pid());
     if signal == EndSignal::Kill {
         shared.finish(Disturbance::Killed);

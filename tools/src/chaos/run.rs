@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use waymark_runtime::logging::PANIC;
 
 use crate::director::{self, FaultFiles};
 use crate::http_client::fetch;
@@ -62,12 +63,14 @@ pub(crate) async fn run(plan: ChaosPlan) -> anyhow::Result<()> {
     watch.abort();
     let seconds = begun.elapsed().as_secs_f64();
     wait_until_idle(&shared).await;
+    client::ask_each_kind(&shared).await;
+    index_changes::change_once(&shared).await;
     restart::check(&shared).await;
     ledger.verify(&shared, "the load").await;
     restart::end_process(&shared, server, EndSignal::Term).await;
     let measured = measured.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let lines = std::fs::read_to_string(&log).with_context(|| format!("cannot read the log {}", log.display()))?;
-    let panics = lines.matches("\"message\":\"panic\"").count();
+    let panics = lines.matches(&format!("\"message\":\"{PANIC}\"")).count();
     let report = ChaosReport::new(&plan, &shared.tally.counts(), &measured, seconds, panics);
     report.print(plan.report.as_deref())?;
     if report.passed() { Ok(()) } else { bail!("guarantees were broken: see the report above") }

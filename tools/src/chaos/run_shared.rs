@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -11,6 +12,9 @@ use crate::client_keys::ClientKeys;
 use crate::http_client::Target;
 use crate::plan::ChaosPlan;
 use crate::tally::Tally;
+
+/// Time after a flood in which a busy server may still count its connections.
+const FLOOD_REST: Duration = Duration::from_secs(10);
 
 /// Condition under which some requests may fail that must otherwise succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +122,24 @@ impl RunShared {
         self.was(Disturbance::Down, since) || self.was(Disturbance::Flood, since)
     }
 
+    /// Returns `true` if the run itself explains that a request sent at `since` was refused with this status and body.
+    /// The keys have no limits, so 429 is never explained.
+    pub(crate) fn explains_refusal(&self, since: Instant, status: u16, body: &str) -> bool {
+        if status != 503 {
+            return false;
+        }
+        let body: Value = serde_json::from_str(body).unwrap_or_default();
+        match body["error"]["code"].as_str() {
+            // The run may have more clients than the server lets wait.
+            Some("queue_full") => true,
+            // A server that refuses a connection may reset it before its client has read the whole body.
+            Some("too_many_connections") | None => {
+                self.was_out_of_reach(since.checked_sub(FLOOD_REST).unwrap_or(since))
+            }
+            Some(_) => self.was(Disturbance::Down, since),
+        }
+    }
+
     /// Ends the load.
     pub(crate) fn end(&self) {
         self.over.send_replace(true);
@@ -132,5 +154,34 @@ impl RunShared {
     pub(crate) async fn pause(&self, time: Duration) -> bool {
         let mut over = self.over.subscribe();
         tokio::time::timeout(time, over.wait_for(|over| *over)).await.is_err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_needs_a_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = ClientKeys::create(&dir.path().join("keys.toml")).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let shared = RunShared::new(ChaosPlan::parse_from(["chaos"]), address, keys, 1);
+        let explained = |status: u16, code: &str| {
+            let body = serde_json::json!({"error": {"code": code}}).to_string();
+            shared.explains_refusal(Instant::now(), status, &body)
+        };
+        let codes = ["draining", "too_many_connections", "engine_unavailable"];
+        assert!(codes.iter().all(|code| !explained(503, code)));
+        shared.begin(Disturbance::Flood);
+        assert!(explained(503, "too_many_connections") && !explained(503, "draining"));
+        assert!(shared.explains_refusal(Instant::now(), 503, "{\"err"), "the connection was reset");
+        shared.finish(Disturbance::Flood);
+        shared.begin(Disturbance::Down);
+        assert!(codes.iter().all(|code| explained(503, code)));
+        assert!(!explained(429, "rate_limit_exceeded") && !explained(500, "internal_error"));
     }
 }
