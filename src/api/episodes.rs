@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
-use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy};
+use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy, Runtime};
 use waymark_runtime::fleet::TokenSource;
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
-use super::encoding::holding;
 use super::error::{ApiError, Code};
 use super::follow::{Events, admitted, follow};
 use super::state::AppState;
@@ -24,6 +23,9 @@ const COMPILE: Duration = Duration::from_secs(5);
 
 /// Episode over the server's source of tokens.
 pub(crate) type ServedEpisode = Episode<TokenSource>;
+
+/// Runtime over the server's source of tokens.
+pub(super) type ServedRuntime = Runtime<TokenSource>;
 
 /// Conversation to answer, and the options of its episodes.
 pub(super) type EpisodeQuestion = (Conversation, EpisodeOptions);
@@ -111,22 +113,29 @@ async fn build_recorded(
     let admission = RequestAdmission::default();
     let shared = admission.clone();
     let count = questions.len() * n;
-    let build = move || -> Result<Vec<Recorded>, ApiError> {
+    let build = move |runtime: &ServedRuntime| -> Result<Vec<Recorded>, ApiError> {
+        // Held until the prompts are encoded, even if the request is dropped.
+        let _held = share;
         let mut episodes = Vec::with_capacity(count);
         for ((conversation, options), record) in questions.into_iter().zip(records) {
             let question = (conversation, EpisodeOptions { evidence_bytes: Some(evidence), ..options });
             let places = episodes.len()..episodes.len() + n;
             let admission = record.then_some(&shared);
-            episodes.extend(choices(&owned, &caller_owned, &policy_owned, question, (places, seed), admission)?);
+            let numbers = (places, seed);
+            episodes.extend(choices(&owned, runtime, &caller_owned, &policy_owned, question, numbers, admission)?);
         }
         Ok(episodes)
     };
-    let build = holding(share, build);
     // Compiling a schema may take seconds of CPU time, so it runs under a semaphore and a timeout.
     let episodes = match schema {
-        true if calls => compile(state, build).await.map_err(|error| error.renamed("response_format", "tools"))?,
-        true => compile(state, build).await?,
-        false => run_blocking(build).await?,
+        true if calls => {
+            compile(state, caller, build).await.map_err(|error| error.renamed("response_format", "tools"))?
+        }
+        true => compile(state, caller, build).await?,
+        false => {
+            let runtime = Arc::clone(&state.runtime);
+            run_blocking(move || build(&runtime)).await?
+        }
     };
     Ok((episodes, admission))
 }
@@ -137,9 +146,11 @@ pub(super) fn prompt_bytes((conversation, options): &EpisodeQuestion) -> usize {
 }
 
 /// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The
-/// prompt is encoded once and the schema compiled once. With an `admission`, their traces are kept.
+/// prompt is encoded once, and the `runtime` of [`compile`] compiles the schema once for all questions. With an
+/// `admission`, their traces are kept.
 fn choices(
     state: &AppState,
+    runtime: &ServedRuntime,
     caller: &Caller,
     policy: &Arc<Policy>,
     (conversation, options): EpisodeQuestion,
@@ -151,7 +162,7 @@ fn choices(
     let options = EpisodeOptions { salt: caller.salt, tenant, priority, request: caller.request, ..options };
     let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place, seed));
     let Some(own) = all.next() else { return Ok(Vec::new()) };
-    let first = ServedEpisode::new(&state.runtime, policy, conversation.clone(), own.clone())?;
+    let first = ServedEpisode::new(runtime, policy, conversation.clone(), own.clone())?;
     let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
     let recorded = |(mut episode, options): (ServedEpisode, EpisodeOptions)| {
         let recorder = admission.map(|admission| {
@@ -163,19 +174,22 @@ fn choices(
     Ok(iter::once((first, own)).chain(others).map(recorded).collect())
 }
 
-/// Builds episodes whose schema must be compiled: only a few at a time, and with a timeout.
+/// Builds episodes of `caller` whose schema must be compiled: only a few at a time, and with a timeout. `build` gets a
+/// runtime of the request's own, which compiles each schema once.
 pub(super) async fn compile<T: Send + 'static>(
     state: &AppState,
-    build: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    caller: &Caller,
+    build: impl FnOnce(&ServedRuntime) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let until = Instant::now() + COMPILE;
     let full = || ApiError::new(Code::QueueFull, "too many schemas are being compiled; try again later");
-    let place = timeout_at(until, Arc::clone(&state.compiling).acquire_owned()).await;
-    // The compiling thread holds the slot, because it keeps working even if the request is dropped.
-    let place = place.ok().and_then(Result::ok).ok_or_else(full)?;
+    let slot = timeout_at(until, state.compiling.take(caller)).await.ok().flatten().ok_or_else(full)?;
+    let runtime = Arc::clone(&state.runtime);
+    // The compiling thread holds the slot, because it keeps working even if the request is dropped. It stops before the
+    // next schema if the time is over.
     let build = move || {
-        let _held = place;
-        build()
+        let _held = slot;
+        build(&runtime.compiling_until(until.into_std()))
     };
     let late = |_| ApiError::invalid("response_format", "`response_format`: the schema takes too long to compile");
     timeout_at(until, run_blocking(build)).await.map_err(late)?
@@ -224,7 +238,6 @@ mod tests {
 
     use super::*;
     use crate::config::{HttpConfig, TraceConfig};
-    use waymark_agent::Runtime;
     use waymark_engine::mock::Lines;
     use waymark_engine::{Engine, EngineConfig, MockBackend};
 

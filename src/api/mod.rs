@@ -54,6 +54,7 @@ pub mod chat;
 mod chunks;
 mod commit_meter;
 pub mod commits;
+mod compile_slots;
 pub mod completions;
 pub mod conversations;
 mod cors;

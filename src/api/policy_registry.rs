@@ -28,12 +28,15 @@ pub struct ServedPolicy {
     pub created: u64,
     /// Directory below the root, if the policy was loaded from there at run time.
     pub directory: Option<String>,
+    /// Directory that a reload reads: that of the policy, or that of a family which recommends the policy. `None` for
+    /// policies without a directory.
+    given: Option<PathBuf>,
 }
 
 impl ServedPolicy {
-    fn new(policy: Policy, directory: Option<String>) -> Arc<ServedPolicy> {
+    fn new(policy: Policy, directory: Option<String>, given: Option<PathBuf>) -> Arc<ServedPolicy> {
         let verbatim = Arc::new(Verbatim::over(&policy));
-        Arc::new(ServedPolicy { policy: Arc::new(policy), verbatim, created: now(), directory })
+        Arc::new(ServedPolicy { policy: Arc::new(policy), verbatim, created: now(), directory, given })
     }
 }
 
@@ -45,7 +48,16 @@ pub struct PolicyRegistry(RwLock<Vec<Arc<ServedPolicy>>>);
 impl PolicyRegistry {
     /// Creates a registry of policies loaded at startup.
     pub fn new(policies: Vec<Policy>) -> Self {
-        Self(RwLock::new(policies.into_iter().map(|policy| ServedPolicy::new(policy, None)).collect()))
+        Self::given_in(policies, &[])
+    }
+
+    /// Creates a registry of policies loaded at startup from the directories `dirs`, some of which may be families.
+    pub fn given_in(policies: Vec<Policy>, dirs: &[PathBuf]) -> Self {
+        let served = policies.into_iter().map(|policy| {
+            let given = policy.dir.as_deref().map(|dir| given_dir(dir, dirs).to_owned());
+            ServedPolicy::new(policy, None, given)
+        });
+        Self(RwLock::new(served.collect()))
     }
 
     /// Returns all policies.
@@ -122,7 +134,7 @@ impl PolicyRegistry {
     /// be below its root.
     pub(super) async fn reload(&self, engine: &TokenSource, base: &LoadedBase, store: Option<&PolicyStore>) {
         for old in self.all() {
-            let Some(dir) = &old.policy.dir else { continue };
+            let Some(dir) = &old.given else { continue };
             let name = &old.policy.name;
             // Policies given at startup may be anywhere.
             let root = store.filter(|_| old.directory.is_some()).map(|store| store.root.as_path());
@@ -134,8 +146,8 @@ impl PolicyRegistry {
         }
     }
 
-    /// Replaces `old` with the policy in `dir`, whose files must be below `root`, unless the files are identical.
-    /// Returns `true` if the policy was replaced.
+    /// Replaces `old` with the policy that `dir` stands for, whose files must be below `root`, unless the files are
+    /// identical. Returns `true` if the policy was replaced.
     ///
     /// # Errors
     /// If the policy cannot be loaded.
@@ -153,7 +165,7 @@ impl PolicyRegistry {
             return Ok(false);
         }
         let new = read.engage(engine, base).await.map_err(|error| error.to_string())?;
-        self.swap(old, ServedPolicy::new(new, old.directory.clone()))?;
+        self.swap(old, ServedPolicy::new(new, old.directory.clone(), Some(dir.to_owned())))?;
         Ok(true)
     }
 
@@ -165,6 +177,16 @@ impl PolicyRegistry {
         policies.retain(|other| !Arc::ptr_eq(other, &served));
         Ok(served)
     }
+}
+
+/// Returns the directory of `dirs` that stands for the policy in `dir`: `dir` itself, or its family. Without either,
+/// returns `dir`.
+fn given_dir<'d>(dir: &'d Path, dirs: &'d [PathBuf]) -> &'d Path {
+    // A member that is given by itself stays, whatever its family recommends.
+    if dirs.iter().any(|given| given == dir) {
+        return dir;
+    }
+    dirs.iter().map(PathBuf::as_path).find(|given| dir.parent() == Some(*given)).unwrap_or(dir)
 }
 
 /// Recorded policy, which is loaded again when the server starts.
@@ -232,9 +254,10 @@ impl PolicyStore {
         base: &LoadedBase,
     ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
         let _turn = self.turn.lock().await;
-        let read = Policy::inspect(&self.folder(directory)?, Some(&self.root)).await.map_err(refusal)?;
+        let folder = self.folder(directory)?;
+        let read = Policy::inspect(&folder, Some(&self.root)).await.map_err(refusal)?;
         let policy = read.engage(engine, base).await.map_err(refusal)?;
-        let served = ServedPolicy::new(policy, Some(directory.to_owned()));
+        let served = ServedPolicy::new(policy, Some(directory.to_owned()), Some(folder));
         let replaced = policies.put(Arc::clone(&served));
         tracing::info!(policy = served.policy.name, directory, replaced, "policy loaded");
         Ok((served, replaced))
@@ -294,5 +317,24 @@ fn refusal(error: AgentError) -> ApiError {
         | AgentError::Text(_) => ApiError::invalid("directory", error.to_string()),
         AgentError::Engine(EngineError::Adapter(_)) => ApiError::invalid("directory", error.to_string()),
         error => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_stands_for_its_member_unless_the_member_is_given() {
+        for (dirs, expected) in [
+            (vec!["a"], "a"),
+            (vec!["a/"], "a"),
+            (vec!["a", "a/b"], "a/b"),
+            (vec!["c", "a/b/c"], "a/b"),
+            (vec![], "a/b"),
+        ] {
+            let dirs: Vec<PathBuf> = dirs.iter().map(PathBuf::from).collect();
+            assert_eq!(given_dir(Path::new("a/b"), &dirs), Path::new(expected), "{dirs:?}");
+        }
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::Semaphore;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search, SessionSource};
 use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::fleet::TokenSource;
@@ -11,6 +10,7 @@ use waymark_runtime::reranking::Reranking;
 
 use super::api_keys::StoredKeys;
 use super::commits::{self, BackgroundChange};
+use super::compile_slots::CompileSlots;
 use super::drain::Drain;
 use super::embeddings::ServedEmbedder;
 use super::encoder_queue::EncoderQueue;
@@ -56,7 +56,7 @@ pub struct AppState {
     /// Vector stores and files of clients. `None` if clients cannot create any.
     pub(crate) vector_stores: Option<Arc<VectorStores>>,
     /// Slots for compiling schemas.
-    pub(crate) compiling: Arc<Semaphore>,
+    pub(crate) compiling: CompileSlots,
     /// Memory for encoding texts.
     pub(crate) encoding: EncodingBudget,
     /// Base model.
@@ -115,7 +115,7 @@ impl AppState {
             others: Arc::default(),
             is_other: false,
             vector_stores: None,
-            compiling: Arc::new(Semaphore::new(COMPILING)),
+            compiling: CompileSlots::new(COMPILING),
             encoding: EncodingBudget::new(config.encoding_bytes),
             base: Arc::default(),
             store: None,

@@ -56,8 +56,8 @@ pub(super) fn complete(
     let given = |id: &str| {
         let flag = flags.get_arguments().find(|flag| flag.get_id() == id);
         let in_environment = flag.and_then(|flag| variable(flag.get_env()?.to_str()?)).is_some();
-        let name = flag.and_then(clap::Arg::get_long).unwrap_or(id);
-        in_environment || is_typed(&typed, &format!("--{name}"))
+        let names = flag.and_then(clap::Arg::get_long_and_visible_aliases).unwrap_or_else(|| vec![id]);
+        in_environment || names.iter().any(|name| is_typed(&typed, &format!("--{name}")))
     };
     let mut added = Vec::new();
     let mut of_file = Vec::new();
@@ -145,6 +145,18 @@ mod tests {
         assert_eq!(typed, ["--log", "debug", "serve", &named, "--port=1"]);
         let set = [("WAYMARK_CONFIG", &*path), ("WAYMARK_HOST", "::1"), ("WAYMARK_LOG", "info")];
         assert_eq!(completed(&["serve"], &set), ["serve", "--port=9000"]);
+    }
+
+    #[test]
+    fn a_flag_by_another_name_takes_precedence_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("waymark.toml");
+        std::fs::write(&path, "kv-bytes = \"1GiB\"\nport = 9000\n").unwrap();
+        let path = path.to_str().unwrap();
+        for typed in [&["--kv-memory", "2GiB"][..], &["--kv-memory=2GiB"], &["--kv-bytes=2GiB"]] {
+            let typed = [&["serve", "--config", path][..], typed].concat();
+            assert_eq!(completed(&typed, &[]), [&typed[..], &["--port=9000"]].concat());
+        }
     }
 
     #[test]

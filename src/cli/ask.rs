@@ -66,14 +66,23 @@ impl Args {
         let asked = self
             .target
             .with_client(async |client| episode::ask(&client, &mut dialogue, &question, &options, print).await);
-        if let (Some(answer), Some(file)) = (asked.await?, file) {
-            dialogue.push(question, answer);
-            // The answer has been given, so a failed save is not a failure of the command.
-            if let Err(error) = dialogue.save(&file) {
-                tracing::warn!("{error:#}; --continue will not know this question");
-            }
+        let answer = asked.await?;
+        if let Some(file) = file {
+            keep(dialogue, question, answer, &file);
         }
         Ok(())
+    }
+}
+
+/// Saves a conversation after `question`, which is left out if it has no answer.
+fn keep(mut dialogue: Dialogue, question: String, answer: Option<String>, file: &Path) {
+    // Saved without an answer as well: --continue would otherwise go on with the conversation before this one.
+    if let Some(answer) = answer {
+        dialogue.push(question, answer);
+    }
+    // The question has been asked, so a failed save is not a failure of the command.
+    if let Err(error) = dialogue.save(file) {
+        tracing::warn!("{error:#}; --continue will not know this question");
     }
 }
 
@@ -95,4 +104,28 @@ fn print_json(event: &Event) -> anyhow::Result<()> {
     serde_json::to_writer(&mut out, event).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_question_without_an_answer_ends_the_older_conversation() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("conversation.json");
+        let of = |question: &str, answer: &str| {
+            let mut dialogue = Dialogue::default();
+            dialogue.push(question.to_owned(), answer.to_owned());
+            dialogue
+        };
+        keep(Dialogue::default(), "Who?".to_owned(), Some("Leonardo".to_owned()), &file);
+        assert_eq!(continued(Some(&file)).unwrap(), of("Who?", "Leonardo"));
+        // Asked with --continue.
+        keep(of("Who?", "Leonardo"), "When?".to_owned(), None, &file);
+        assert_eq!(continued(Some(&file)).unwrap(), of("Who?", "Leonardo"));
+        keep(Dialogue::default(), "Where?".to_owned(), None, &file);
+        assert_eq!(continued(Some(&file)).unwrap(), Dialogue::default());
+    }
 }

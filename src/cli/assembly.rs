@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use anyhow::Context;
-use waymark_agent::{LoadedBase, Runtime, Search};
+use anyhow::{Context, bail};
+use waymark_agent::{LoadedBase, Policy, Runtime, Search};
 use waymark_index::{CommitOptions, Embed, LiveIndex};
 use waymark_models::kernel::Team;
 use waymark_runtime::config::RetrievalConfig;
@@ -18,7 +18,7 @@ use waymark_runtime::snapshots::SnapshotLocation;
 use waymark_runtime::{assembly, cache, snapshots, trained_policy};
 
 use super::state_store;
-use crate::api::{AppState, IndexParts, Library, OpenIndex, PolicyStore, VectorStores};
+use crate::api::{AppState, IndexParts, Library, OpenIndex, PolicyRegistry, PolicyStore, VectorStores};
 use crate::config::ServeConfig;
 
 /// Bytes per second that a scrub reads.
@@ -97,9 +97,7 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     let mock = config.model.weights.is_none();
     let mut policies = assembly::policies(&config.policies, &runtime.engine, &base, mock).await?;
     if let Some(protocol) = &config.protocol {
-        let trained = trained_policy(protocol, &base)?;
-        policies.retain(|other| other.name != trained.name);
-        policies.insert(0, trained);
+        policies = with_trained(trained_policy(protocol, &base)?, policies)?;
     }
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
@@ -108,7 +106,8 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     if !keys.required() && !config.address.ip().is_loopback() {
         tracing::warn!(address = %config.address, "no API keys are set: every client that reaches this address has full access");
     }
-    let mut state = AppState::new(runtime, policies, config.http.clone()).with_keys(keys).with_base(base);
+    let mut state = AppState::new(runtime, Vec::new(), config.http.clone()).with_keys(keys).with_base(base);
+    state.policies = Arc::new(PolicyRegistry::given_in(policies, &config.policies));
     if let Some(store) = state_store::open(config).await? {
         state = state.with_records(store);
     }
@@ -144,6 +143,26 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     state.restore_policies().await;
     state.resume_changes();
     Ok(state)
+}
+
+/// Returns `trained`, the policy of `--protocol`, before the other policies, without a built-in one of the same name.
+///
+/// # Errors
+/// If a policy of `--policy` has its name.
+fn with_trained(trained: Policy, others: Vec<Policy>) -> anyhow::Result<Vec<Policy>> {
+    let mut policies = vec![trained];
+    for other in others {
+        if other.name != policies[0].name {
+            policies.push(other);
+        } else if let Some(dir) = &other.dir {
+            bail!(
+                "two policies share the name {}: that of --protocol and that in {}; rename it in its policy.toml",
+                other.name,
+                dir.display()
+            );
+        }
+    }
+    Ok(policies)
 }
 
 /// Returns the opener of the vector stores' indexes. There may be many of them, so each has few search threads.
@@ -244,4 +263,25 @@ fn tend(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> std::io::Result<()> 
         live.merge_in_background(commit_options(config), Some(MERGE_RATE), MERGE_CHECK)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_trained_policy_comes_first_and_shares_its_name_with_no_given_one() {
+        let named = |name: &str, dir: Option<&str>| Policy {
+            name: name.to_owned(),
+            dir: dir.map(PathBuf::from),
+            ..Policy::builtin("plain").unwrap()
+        };
+        let others = || vec![named("given", Some("dirs/given")), named("plain", None)];
+        let names = |policies: Vec<Policy>| policies.into_iter().map(|policy| policy.name).collect::<Vec<_>>();
+        assert_eq!(names(with_trained(named("weights", None), others()).unwrap()), ["weights", "given", "plain"]);
+        assert_eq!(names(with_trained(named("plain", None), others()).unwrap()), ["plain", "given"]);
+        let refused = with_trained(named("given", None), others()).unwrap_err().to_string();
+        assert!(refused.contains("share the name given") && refused.contains("dirs/given"), "{refused}");
+    }
 }

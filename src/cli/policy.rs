@@ -151,6 +151,7 @@ impl ShowPolicy {
             "base": policy.base,
             "base_id": policy.base_id,
             "adapter": policy.adapter_dir,
+            "index": policy.index,
             "guided": policy.guided,
             "variant": policy.variant,
             "retrieval": {

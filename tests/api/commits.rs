@@ -462,7 +462,15 @@ async fn what_was_acknowledged_waits_for_another_process_that_writes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restore_waits_for_the_running_commit() {
-    let scene = Scene::new().await;
+    let held = Arc::new(Held::default());
+    let (dir, live, plan) = plan_with(true, held.clone());
+    let library = Library::new(Arc::clone(&live), CommitOptions { keep: 2, ..CommitOptions::default() });
+    let server = Arc::new(ServerPlan { library: Some(library), ..plan }.build().await);
+    let scene = Scene { _dir: dir, live, held, server };
+    scene.held.held.store(true, SeqCst);
+    scene.begin(edition(&["first"], 2)).await;
+    let held = Arc::clone(&scene.held);
+    eventually("the commit runs", || held.entered.load(SeqCst)).await;
     let server = Arc::clone(&scene.server);
     let restoring = tokio::spawn(async move { answer(server.post("/v1/snapshots/1/restore", &json!({})).await).await });
     tokio::time::sleep(Duration::from_millis(100)).await;

@@ -59,6 +59,8 @@ mod rollouts;
 mod routes;
 mod schemathesis;
 mod sdk;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod slow_clients;
 mod small_index;
 mod state;

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::{Value, json};
-use waymark::api::PolicyStore;
+use waymark::api::{PolicyRegistry, PolicyStore};
+use waymark_agent::Policy;
 use waymark_engine::mock::Lines;
 
 use crate::harness::{ServerPlan, TestServer, answer, says, script};
@@ -218,6 +220,40 @@ async fn what_came_from_a_directory_is_read_again() {
     server.state.reload_policies().await;
     assert_eq!(served().await.len(), 4);
     server.quiet().await;
+}
+
+#[tokio::test]
+async fn a_reload_follows_what_a_family_recommends() {
+    let (root, mut server) = test_server().await;
+    let family = root.path().join("family");
+    for member in ["first", "second"] {
+        write(&family.join(member), "member");
+        teach(&family.join(member), member);
+    }
+    let recommend = |member: &str| {
+        fs::write(family.join("family.toml"), format!("recommended = \"{member}\"\n")).unwrap();
+    };
+    let hash = |server: &TestServer| server.state.policies.get("member").unwrap().policy.content_hash;
+    recommend("first");
+    assert_eq!(load(&server, "family").await.0, 200);
+    let first = hash(&server);
+    recommend("second");
+    server.state.reload_policies().await;
+    let second = hash(&server);
+    assert_ne!(first, second);
+    // A family that was given at startup is followed as well.
+    let given = vec![Policy::inspect(&family, None).await.unwrap()];
+    server.state.policies = Arc::new(PolicyRegistry::given_in(given, std::slice::from_ref(&family)));
+    assert_eq!(hash(&server), second);
+    recommend("first");
+    server.state.reload_policies().await;
+    assert_eq!(hash(&server), first);
+    // A member that was given by itself stays.
+    let given = vec![Policy::inspect(&family.join("first"), None).await.unwrap()];
+    server.state.policies = Arc::new(PolicyRegistry::given_in(given, &[family.join("first")]));
+    recommend("second");
+    server.state.reload_policies().await;
+    assert_eq!(hash(&server), first);
 }
 
 #[tokio::test]

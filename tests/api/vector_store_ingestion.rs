@@ -230,6 +230,48 @@ async fn chunks_that_the_record_does_not_know_go_with_their_file() {
 }
 
 #[tokio::test]
+async fn an_attempt_is_on_disk_before_its_file_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("a.txt", "STOP at the Ubangi.").await;
+    let store = client.store(json!({"file_ids": [file]})).await;
+    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    let path = folder.path().join(format!("stores/{store}/files/{file}.json"));
+    let record = || serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!((&record()["status"], &record()["attempts"]), (&json!("in_progress"), &json!(1)));
+    indexes.embedder.goes_on.store(true, SeqCst);
+    client.indexed(&store).await;
+    assert_eq!((&record()["status"], &record()["attempts"]), (&json!("completed"), &json!(0)));
+}
+
+#[tokio::test]
+async fn a_file_that_ended_two_processes_is_not_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, files) =
+        left_by_another_server(folder.path(), &[("rivers.md", RIVERS), ("b.txt", "The Ubangi again.")]).await;
+    // As if the server had been killed twice while it indexed the first file, and once with the second one.
+    for (file, attempts) in files.iter().zip([2, 1]) {
+        let path = folder.path().join(format!("stores/{store}/files/{file}.json"));
+        let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        record["status"] = json!("in_progress");
+        record["attempts"] = json!(attempts);
+        std::fs::write(&path, record.to_string()).unwrap();
+    }
+    let server = server_over(folder.path(), &Arc::default(), LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let found = client.indexed(&store).await;
+    let counts = &found["file_counts"];
+    assert_eq!((&counts["failed"], &counts["completed"]), (&json!(1), &json!(1)), "{found}");
+    let error = last_error(&client, &store, &files[0]).await;
+    assert!(error["message"].as_str().unwrap().contains("ended twice"), "{error}");
+    // A client that adds the file again knows more.
+    client.post(&format!("/v1/vector_stores/{store}/files"), json!({"file_id": files[0]})).await;
+    assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 2);
+}
+
+#[tokio::test]
 async fn an_index_that_could_not_be_opened_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = left_by_another_server(folder.path(), &[("rivers.md", RIVERS)]).await;

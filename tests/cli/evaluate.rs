@@ -50,7 +50,7 @@ fn policies_are_evaluated_side_by_side() {
     assert_eq!(set["cost"]["model"]["nodes"], nodes, "the price of a graph search counts the nodes of this index");
     let mut rows: Vec<Value> =
         fs::read_to_string(rows).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // Rows are in the order in which their episodes ended.
+    // Rows are in the order of the questions.
     rows.sort_by_key(|row| (row["policy"] != "wide", row["id"].as_str().unwrap().to_owned()));
     let who: Vec<_> = rows.iter().map(|row| (row["policy"].as_str().unwrap(), row["id"].as_str().unwrap())).collect();
     assert_eq!(who, [("wide", "1"), ("wide", "2"), ("mine", "1"), ("mine", "2")]);

@@ -20,6 +20,8 @@ mod pulled;
 mod python_client;
 mod script;
 mod setup;
+#[path = "../skipped/mod.rs"]
+mod skipped;
 mod trained_fingerprint;
 mod triples;
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use super::program::root;
+use super::skipped::skipped;
 
 /// Writes a shell script of this name into `dir`.
 fn stub(dir: &Path, name: &str, text: &str) {
@@ -44,11 +45,15 @@ fn the_check_of_a_server_on_a_card_does_what_its_own_tests_ask() {
     python_tests("scripts/cuda/serve_check_test.py");
 }
 
+#[test]
+fn the_client_for_python_does_what_its_own_tests_ask() {
+    python_tests("scripts/package/python/client_test.py");
+}
+
 /// Runs the tests of a Python script, where there is Python.
 fn python_tests(path: &str) {
     let Ok(output) = Command::new("python3").arg("-B").arg(root().join(path)).output() else {
-        println!("skipped: there is no python3");
-        return;
+        return skipped("there is no python3");
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -107,10 +112,25 @@ fn the_smoke_test_says_why_no_answer_came_and_shows_the_log() {
 }
 
 #[test]
+fn the_tests_of_the_page_are_skipped_without_a_registry_and_fail_if_the_lock_file_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tests")).unwrap();
+    let script = dir.path().join("tests/run");
+    fs::copy(root().join("page/tests/run"), &script).unwrap();
+    stub(dir.path(), "node", "exit 1");
+    for (code, skips) in [("ECONNREFUSED", true), ("ENOTFOUND", true), ("EUSAGE", false)] {
+        stub(dir.path(), "npm", &format!("echo 'npm error code {code}' >&2; exit 1"));
+        let output = command(script.to_str().unwrap(), dir.path(), &[]).env("CHROMIUM", "chromium").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((output.status.success(), said.starts_with("skipped: ")), (skips, skips), "{code}: {said}");
+        assert!(skips || said.contains(code), "{said}");
+    }
+}
+
+#[test]
 fn a_debian_package_holds_the_program_and_what_belongs_to_it() {
     if Command::new("dpkg-deb").arg("--version").output().is_err() {
-        println!("skipped: there is no dpkg-deb");
-        return;
+        return skipped("there is no dpkg-deb");
     }
     let dir = tempfile::tempdir().unwrap();
     let man = "man) echo '.TH waymark 1' >\"$3/waymark.1\" ;;";

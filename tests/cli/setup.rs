@@ -84,6 +84,11 @@ fn policies_are_listed_shown_and_checked() {
     assert_eq!(shown["name"], "routerag-smollm2");
     assert!(shown["directory"].as_str().unwrap().ends_with("/stage1"), "{shown}");
     assert_eq!(shown["retrieval"]["search"]["ranking"], "fused");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("policy.toml"), "name = \"a\"\nprotocol = \"plain\"\nindex = \"law\"\n").unwrap();
+    let shown = waymark(&["policy", "show", dir.path().to_str().unwrap()]);
+    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(shown["index"], "law");
     let checked = waymark(&["policy", "check", "--files-only", family]);
     assert!(checked.ok() && checked.stdout.contains("hash "), "{}{}", checked.stdout, checked.stderr);
     let inspected = waymark(&["inspect", family]);
@@ -143,6 +148,45 @@ fn a_doctor_tells_whether_the_state_can_be_used() {
     std::fs::write(&file, "").unwrap();
     let refused = doctor(file.to_str().unwrap());
     assert!(!refused.ok() && refused.stdout.contains("cannot write to"), "{}", refused.stdout);
+}
+
+#[test]
+fn a_doctor_looks_at_models_folders_and_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let cache = place("cache");
+    let doctor = |flags: &[&str]| {
+        let own = ["doctor", "--port", "0", "--kv-bytes", "1MiB", "--cache", &cache, "--state", "none"];
+        waymark(&[&own[..], flags].concat())
+    };
+    let missing = place("missing");
+    let file = place("file");
+    let sharded = place("sharded");
+    fs::write(&file, "").unwrap();
+    fs::create_dir(&sharded).unwrap();
+    fs::write(dir.path().join("sharded/model_world_size_2_rank_1.pt"), "").unwrap();
+    for (flags, words) in [
+        (&["--mock", "--tls-cert", &missing, "--tls-key", &missing][..], "missing: "),
+        (&["--mock", "--tls-cert", &file, "--tls-key", &file][..], "no certificate found"),
+        (&["--mock", "--policy-root", &missing][..], "--policy-root"),
+        (&["--mock", "--vector-stores", &file][..], "set --vector-stores"),
+        (&["--model", &sharded][..], "verl"),
+    ] {
+        let ill = doctor(flags);
+        assert!(!ill.ok() && ill.stdout.contains(words), "{flags:?}: {}{}", ill.stdout, ill.stderr);
+        assert!(ill.stderr.contains("1 of "), "{flags:?}: {}{}", ill.stdout, ill.stderr);
+    }
+    let made = rcgen::generate_simple_self_signed(vec!["rag.example.org".to_owned()]).unwrap();
+    let certificate = place("cert.pem");
+    let key = place("key.pem");
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let root = dir.path().to_str().unwrap();
+    let stores = place("stores");
+    let flags = ["--mock", "--policy-root", root, "--vector-stores", &stores];
+    let well = doctor(&[&flags[..], &["--tls-cert", &certificate, "--tls-key", &key]].concat());
+    assert!(well.ok() && well.stdout.contains("can be used"), "{}{}", well.stdout, well.stderr);
+    assert!(!dir.path().join("stores").exists());
 }
 
 #[test]

@@ -21,8 +21,7 @@ use super::stored_trace::{StoredTrace, TraceEnd, TraceRequest};
 use crate::api::auth::{Accounts, Caller};
 use crate::api::blocking::run_blocking;
 use crate::api::body::{JsonBody, WireRequest, within};
-use crate::api::encoding::holding;
-use crate::api::episodes::{self, ServedEpisode};
+use crate::api::episodes::{self, ServedEpisode, ServedRuntime};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::follow::EventTokens;
 use crate::api::indexes::INDEX;
@@ -195,7 +194,7 @@ pub(in crate::api) async fn create(
         let conversation = kept.asked.conversation.clone();
         TraceRequest::new(&state, caller.owner, &policy, conversation, options.clone())
     });
-    let episode = again(&state, &kept, &policy, options).await.map_err(|error| request.named(error))?;
+    let episode = again(&state, &caller, &kept, &policy, options).await.map_err(|error| request.named(error))?;
     caller.accounts.count_tokens(episode.prompt_tokens());
     caller.lifetime.end_by(Instant::now() + episode.time() + state.config.connection.send);
     let replay = match request.mode {
@@ -211,6 +210,7 @@ pub(in crate::api) async fn create(
 /// Builds an episode with the same question and policy.
 async fn again(
     state: &AppState,
+    caller: &Caller,
     kept: &Arc<StoredTrace>,
     policy: &Arc<Policy>,
     options: EpisodeOptions,
@@ -222,12 +222,16 @@ async fn again(
     let runtime = state.runtime.clone();
     let kept = kept.clone();
     let policy = policy.clone();
-    let build = move || -> Result<ServedEpisode, ApiError> {
-        Ok(ServedEpisode::new(&runtime, &policy, kept.asked.conversation.clone(), options)?)
+    let build = move |runtime: &ServedRuntime| -> Result<ServedEpisode, ApiError> {
+        // Held until the prompt is encoded, even if the request is dropped.
+        let _held = share;
+        Ok(ServedEpisode::new(runtime, &policy, kept.asked.conversation.clone(), options)?)
     };
-    let build = holding(share, build);
-    // The schema is compiled again, which takes as long as the first time.
-    if schema { episodes::compile(state, build).await } else { run_blocking(build).await }
+    match schema {
+        // The schema is compiled again, which takes as long as the first time.
+        true => episodes::compile(state, caller, build).await,
+        false => run_blocking(move || build(&runtime)).await,
+    }
 }
 
 async fn forced(state: &AppState, kept: &StoredTrace, episode: ServedEpisode) -> Result<Replay, ApiError> {

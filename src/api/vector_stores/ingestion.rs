@@ -30,6 +30,14 @@ const TOGETHER_BYTES: u64 = 16 << 20;
 /// Maximum number of files that are indexed together.
 const TOGETHER: usize = 64;
 
+/// Number of attempts to index a file that may end with their process. Such a file may take more memory than there is,
+/// and would end every further process.
+const MAX_ATTEMPTS: u32 = 2;
+
+/// Message for a file whose attempts all ended with their process.
+const FATAL: &str = "the server ended twice while it indexed the file, which may take too much memory: split the \
+                     file, or add it again if the server ended for another reason";
+
 /// Pause before a retry of files whose records could not be written.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
@@ -81,11 +89,18 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
     let _indexing = scopeguard::guard(Arc::clone(store), |store| store.end_indexing());
     let mut read: Vec<ReadFile> = Vec::new();
     let mut total = 0;
-    for (id, attached) in store.waiting().into_iter().take(TOGETHER) {
-        // One by one, so that each file can be canceled until it is read.
-        if !claim(store, &id, &attached).await? {
+    for (id, seen) in store.waiting().into_iter().take(TOGETHER) {
+        if seen.attempts >= MAX_ATTEMPTS {
+            finish(store, &id, &seen, failed(&seen, fault("server_error", FATAL))).await?;
             continue;
         }
+        // An earlier attempt ended with its process. This file may be the reason, or one that was indexed with it.
+        let is_suspect = seen.attempts > 0;
+        if is_suspect && !read.is_empty() {
+            break;
+        }
+        // One by one, so that each file can be canceled until it is read.
+        let Some(attached) = claim(store, &id, &seen).await? else { continue };
         match read_file(stores, store, &id, &attached, total).await {
             Ok((documents, bytes)) => {
                 total += bytes;
@@ -93,7 +108,7 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
             }
             Err(fault) => finish(store, &id, &attached, failed(&attached, fault)).await?,
         }
-        if total >= TOGETHER_BYTES {
+        if is_suspect || total >= TOGETHER_BYTES {
             break;
         }
     }
@@ -101,11 +116,11 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
 }
 
 /// Marks a file as being indexed; see [`VectorStore::claim`].
-async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Result<bool, ApiError> {
+async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Result<Option<AttachedFile>, ApiError> {
     let store = Arc::clone(store);
     let id = id.to_owned();
     let seen = seen.clone();
-    run_blocking(move || Ok(store.claim(&id, &seen))).await
+    run_blocking(move || store.claim(&id, &seen).map_err(unwritable)).await
 }
 
 /// Reads the documents of a file and the size of their texts. `pending` bytes of other files are about to be indexed.
@@ -158,6 +173,7 @@ async fn commit(state: &AppState, store: &Arc<VectorStore>, files: Vec<ReadFile>
                 error: None,
                 chunks: documents.len() as u64,
                 bytes,
+                attempts: 0,
                 ..attached.clone()
             },
             Err(error) => failed(&attached, unindexable(&store.id, &error)),
@@ -169,7 +185,7 @@ async fn commit(state: &AppState, store: &Arc<VectorStore>, files: Vec<ReadFile>
 
 /// Returns the record of a file that could not be indexed.
 fn failed(attached: &AttachedFile, fault: IndexingFault) -> AttachedFile {
-    AttachedFile { status: IndexingStatus::Failed, error: Some(fault), ..attached.clone() }
+    AttachedFile { status: IndexingStatus::Failed, error: Some(fault), attempts: 0, ..attached.clone() }
 }
 
 /// Maps the error of a commit to what clients are told.

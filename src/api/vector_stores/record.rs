@@ -39,6 +39,9 @@ pub(crate) struct AttachedFile {
     /// ID of the batch with which the file was added. `None` for a file that was added alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<String>,
+    /// Number of attempts to index the file that are not over. Attempts that ended with their process stay counted.
+    #[serde(default)]
+    pub(crate) attempts: u32,
 }
 
 /// Batch of files, without its files, whose records name it.

@@ -157,21 +157,39 @@ impl VectorStore {
         files.iter().filter(|(_, file)| wanted(file)).map(|(id, file)| (id.clone(), file.clone())).collect()
     }
 
-    /// Marks a file as being indexed, so that it cannot be canceled until [`end_indexing`](Self::end_indexing). Returns
-    /// `false` if its record is not `seen` any more, or if the store was deleted.
-    pub(super) fn claim(&self, id: &str, seen: &AttachedFile) -> bool {
+    /// Marks a file as being indexed, so that it cannot be canceled until [`end_indexing`](Self::end_indexing), and
+    /// writes its record with one more attempt, which is returned. `None` if its record is not `seen` any more, or if
+    /// the store was deleted.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    pub(super) fn claim(&self, id: &str, seen: &AttachedFile) -> io::Result<Option<AttachedFile>> {
         // A file is either canceled before it is claimed, or not at all.
-        let Ok(_saving) = self.begin_saving() else { return false };
-        let is_current = self.file(id).as_ref() == Some(seen);
-        if is_current {
-            self.lock_indexing().insert(id.to_owned(), seen.clone());
+        let Ok(saving) = self.begin_saving() else { return Ok(None) };
+        if self.file(id).as_ref() != Some(seen) {
+            return Ok(None);
         }
-        is_current
+        let claimed = AttachedFile { attempts: seen.attempts.saturating_add(1), ..seen.clone() };
+        // Before the file is read: if that ends the process, the next one must know which file it was.
+        self.write_file(&saving, id, claimed.clone())?;
+        self.lock_indexing().insert(id.to_owned(), claimed.clone());
+        Ok(Some(claimed))
     }
 
-    /// Takes back all marks of [`claim`](Self::claim).
+    /// Takes back all marks of [`claim`](Self::claim). Files that were not finished, because the server stops or a
+    /// record cannot be written, lose the attempt as well.
     pub(super) fn end_indexing(&self) {
-        self.lock_indexing().clear();
+        let claimed = std::mem::take(&mut *self.lock_indexing());
+        let Ok(saving) = self.begin_saving() else { return };
+        for (id, file) in claimed {
+            if self.file(&id).as_ref() != Some(&file) {
+                continue;
+            }
+            let attempts = file.attempts.saturating_sub(1);
+            if let Err(error) = self.write_file(&saving, &id, AttachedFile { attempts, ..file }) {
+                tracing::warn!(store = self.id, file = id, %error, "cannot write the record of a file");
+            }
+        }
     }
 
     fn lock_indexing(&self) -> MutexGuard<'_, BTreeMap<String, AttachedFile>> {
@@ -356,4 +374,46 @@ pub(in crate::api) fn discard(dir: &Path) -> io::Result<()> {
         tracing::warn!(%error, path = %gone.display(), "cannot remove a deleted folder before the next start");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::Map;
+
+    use super::*;
+
+    #[test]
+    fn only_attempts_that_ended_with_their_process_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let record =
+            StoreRecord { owner: None, created_at: 1, name: None, description: None, metadata: BTreeMap::new() };
+        let store = VectorStore::create(folder.path(), "vs_1".to_owned(), record).unwrap();
+        let file = AttachedFile {
+            created_at: 1,
+            status: IndexingStatus::InProgress,
+            error: None,
+            attributes: Map::new(),
+            sizes: None,
+            chunks: 0,
+            bytes: 0,
+            batch: None,
+            attempts: 0,
+        };
+        store.attach_file("file-1", file.clone()).unwrap();
+        let claim = |store: &VectorStore| store.claim("file-1", &store.file("file-1").unwrap()).unwrap().unwrap();
+        assert_eq!(claim(&store).attempts, 1);
+        assert_eq!(store.claim("file-1", &file).unwrap(), None, "another record");
+        store.end_indexing();
+        assert_eq!(store.file("file-1"), Some(file));
+        assert_eq!(claim(&store).attempts, 1);
+        // The next process reads what the first one left.
+        let next = VectorStore::read(folder.path().join("vs_1"), "vs_1".to_owned()).unwrap().unwrap();
+        let claimed = claim(&next);
+        assert_eq!(claimed.attempts, 2);
+        let done = AttachedFile { status: IndexingStatus::Completed, attempts: 0, ..claimed.clone() };
+        next.finish_file("file-1", &claimed, done.clone()).unwrap();
+        next.end_indexing();
+        assert_eq!(next.file("file-1"), Some(done));
+    }
 }

@@ -131,7 +131,17 @@ pub(super) async fn add_all(
     for CheckedFile { id, attributes, sizes, batch } in files {
         let status = IndexingStatus::InProgress;
         let created_at = now();
-        let file = AttachedFile { created_at, status, error: None, attributes, sizes, chunks: 0, bytes: 0, batch };
+        let file = AttachedFile {
+            created_at,
+            status,
+            error: None,
+            attributes,
+            sizes,
+            chunks: 0,
+            bytes: 0,
+            batch,
+            attempts: 0,
+        };
         attached.push((id, file));
     }
     let state = state.clone();

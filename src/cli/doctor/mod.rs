@@ -12,7 +12,7 @@ use owo_colors::OwoColorize;
 use crate::config::ServeArgs;
 
 /// Checks whether this machine can run the server that the flags describe: CPU and GPU, memory, address, open files,
-/// folders, state and index. Loads and downloads nothing. The exit code is 1 if the server could not start.
+/// folders, certificates, state and index. Loads and downloads nothing. The exit code is 1 if the server could not start.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

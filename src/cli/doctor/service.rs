@@ -1,5 +1,5 @@
-//! Checks of what the flags name: the address, the model, the policies, the folder for downloads, the state, and the
-//! index.
+//! Checks of what the flags name: the address, the model, the policies, the folders for downloads, policies and vector
+//! stores, the state, the index, the keys, and the certificates.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -8,12 +8,14 @@ use std::{fs, io};
 use waymark_agent::Policy;
 use waymark_index::Manifest;
 use waymark_models::catalog::Catalog;
+use waymark_models::layout::ModelLayout;
 use waymark_runtime::cache;
 use waymark_runtime::snapshots::SnapshotLocation;
 
 use super::DoctorCheck;
 use crate::cli::state_store;
-use crate::config::{ServeConfig, StateLocation};
+use crate::config::{ServeConfig, StateLocation, TlsConfig};
+use crate::server::Tls;
 use crate::store::SqlStore;
 
 /// Checks everything that the configuration names.
@@ -21,9 +23,12 @@ pub(super) fn checks(config: &ServeConfig) -> Vec<DoctorCheck> {
     let mut checks = vec![address(config.address), downloads(config), state(config)];
     checks.extend(config.model.weights.as_deref().map(model));
     checks.extend(config.policies.iter().map(|dir| policy(dir)));
+    checks.extend(config.policy_root.as_deref().map(policy_root));
     checks.push(default_index(config));
     checks.extend(config.retrieval.others.iter().map(|(_, dir)| index(dir)));
+    checks.extend(config.files.folder.as_deref().map(vector_stores));
     checks.push(access(config));
+    checks.extend(config.tls.clone().map(certificates));
     checks
 }
 
@@ -85,10 +90,13 @@ fn state(config: &ServeConfig) -> DoctorCheck {
     }
 }
 
-/// Says where the model comes from.
+/// Says where the model comes from, and refuses a layout that must be converted first.
 fn model(spec: &str) -> DoctorCheck {
     if Path::new(spec).exists() {
-        return DoctorCheck::good("model", format!("{spec} is on this machine"));
+        return match ModelLayout::check(Path::new(spec)) {
+            Ok(()) => DoctorCheck::good("model", format!("{spec} is on this machine")),
+            Err(error) => DoctorCheck::failure("model", error.to_string()),
+        };
     }
     if Catalog::bundled().get(spec).is_some() {
         return DoctorCheck::good(
@@ -112,6 +120,26 @@ fn policy(dir: &Path) -> DoctorCheck {
             DoctorCheck::good("policy", format!("{} in {place}, protocol {}", policy.name, policy.protocol.name()))
         }
         Err(error) => DoctorCheck::failure("policy", error.to_string()),
+    }
+}
+
+/// Looks for the folder of the policies that clients load.
+fn policy_root(root: &Path) -> DoctorCheck {
+    let about = root.display();
+    match root.canonicalize() {
+        Ok(folder) if folder.is_dir() => DoctorCheck::good("policies", format!("clients load those in {about}")),
+        // The server starts all the same.
+        Ok(_) => DoctorCheck::warning("policies", format!("--policy-root {about}: not a folder, none can be loaded")),
+        Err(error) => DoctorCheck::failure("policies", format!("--policy-root {about}: {error}")),
+    }
+}
+
+/// Writes into the folder of vector stores.
+fn vector_stores(folder: &Path) -> DoctorCheck {
+    let about = folder.display();
+    match probe(folder) {
+        Ok(()) => DoctorCheck::good("stores", format!("{about} is writable")),
+        Err(error) => DoctorCheck::failure("stores", format!("cannot write to {about}: {error}; set --vector-stores")),
     }
 }
 
@@ -157,6 +185,15 @@ fn access(config: &ServeConfig) -> DoctorCheck {
             format!("none: every client that reaches {} has full access (`waymark key new`)", config.address),
         ),
         Err(error) => DoctorCheck::failure("keys", error.to_string()),
+    }
+}
+
+/// Reads the certificates and their key.
+fn certificates(files: TlsConfig) -> DoctorCheck {
+    let about = files.certificates.display().to_string();
+    match Tls::open(files) {
+        Ok(_) => DoctorCheck::good("TLS", format!("{about} and its key can be used")),
+        Err(error) => DoctorCheck::failure("TLS", error.to_string()),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The loop in one server over the engine of another, both Waymark: the outcome is the one of a single server.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use waymark_agent::Policy;
 use waymark_engine::MockBackend;
 
 use super::{config, connect};
-use crate::harness::{ServerPlan, TestServer, answer, eventually, script, with_fields};
+use crate::harness::{ServerPlan, TestServer, answer, eventually, says, script, with_fields};
 use crate::traces::loops;
 
 /// A server with its engine, one over the engine of another server, and that server.
@@ -117,9 +119,10 @@ async fn a_trace_is_replayed_token_by_token_over_the_wire() {
 
 #[tokio::test]
 async fn a_client_that_leaves_stops_the_other_server_too() {
-    let slow = || script(&loops()).with_time(std::time::Duration::from_millis(20), std::time::Duration::ZERO);
+    // The whole answer would take longer than the test waits for the other server.
+    let slow = || says(&"word ".repeat(1000)).with_time(Duration::from_millis(20), Duration::ZERO);
     let pair = Pair::new(slow).await;
-    let body = question("routerag", json!({"stream": true}));
+    let body = question("plain", json!({"stream": true, "max_tokens": 1000}));
     let mut socket = pair.remote.raw("/v1/agent", &body).await;
     crate::harness::read_until(&mut socket, "turn_started").await;
     let counters = pair.engine.state.runtime.engine.counters();
@@ -127,4 +130,6 @@ async fn a_client_that_leaves_stops_the_other_server_too() {
     eventually("the other server generates", || counters.sessions_running.get() == 1).await;
     drop(socket);
     eventually("the other server is idle", || counters.sessions_running.get() == 0).await;
+    let sampled = counters.decode_tokens_total.get();
+    assert!(sampled < 200, "it went on for {sampled} tokens");
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use waymark_agent::{Generator, Steps};
-use waymark_engine::{EngineError, Generate, Health, Origin, TurnFinish};
+use waymark_engine::{Constraint, ConstraintState, EngineError, Generate, Health, Origin, TurnFinish};
+use waymark_models::sampler::TokenMask;
 
 use super::stub::{Stub, StubFault};
 use super::{config, connect, opened, run, spec, undisturbed};
@@ -130,6 +131,44 @@ async fn swapped_weights_end_the_turn_and_other_weights_keep_an_engine_out() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let Health::Dead { reason } = fleet.health() else { panic!("other weights were taken") };
     assert!(reason.contains("its weights differ"), "{reason}");
+}
+
+/// Constraint that allows every token.
+#[derive(Debug)]
+struct AllowsAll;
+
+impl Constraint for AllowsAll {
+    fn begin(&self) -> Box<dyn ConstraintState> {
+        Box::new(AllowsAll)
+    }
+}
+
+impl ConstraintState for AllowsAll {
+    fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
+        Ok(None)
+    }
+
+    fn accept(&mut self, _id: u32) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_writes_nothing_is_not_asked_forever() {
+    let stub = Stub::start().await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let constrained = || Generate { constraint: Some(std::sync::Arc::new(AllowsAll)), ..spec(6) };
+    let end = r#"{"choices":[{"index":0,"finish_reason":"length","token_ids":[]}]}"#;
+    let empty = || StubFault::Recorded(format!("data: {end}\n\ndata: [DONE]\n\n"));
+    stub.fail([empty()]);
+    let turn = run(&mut opened(&fleet, &PROMPT), constrained()).await;
+    assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&PROMPT, 6)));
+    assert_eq!((turn.resumed.len(), stub.streamed().len()), (1, 2));
+    stub.fail((0..20).map(|_| empty()));
+    let turn = run(&mut opened(&fleet, &PROMPT), constrained()).await;
+    let Some(EngineError::Unavailable(message)) = turn.error else { panic!("{turn:?}") };
+    assert!(message.contains("without a token"), "{message}");
+    assert_eq!(stub.streamed().len(), 5);
 }
 
 #[tokio::test]

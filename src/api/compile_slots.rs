@@ -1,0 +1,82 @@
+//! Slots for compiling schemas, which API keys share fairly.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+
+use super::auth::Caller;
+use crate::keys::KeyOwner;
+
+/// Slots for compiling schemas; clones share them. A key holds at most one of them if the server has other keys.
+#[derive(Debug, Clone)]
+pub(crate) struct CompileSlots {
+    slots: Arc<Semaphore>,
+    /// Turns of the keys that hold a slot or wait for one.
+    turns: Arc<Mutex<HashMap<KeyOwner, Arc<AsyncMutex<()>>>>>,
+}
+
+/// Slot for compiling a schema, given back when dropped.
+#[derive(Debug)]
+pub(super) struct CompileSlot {
+    _slot: OwnedSemaphorePermit,
+    _turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl CompileSlots {
+    /// Creates `most` slots.
+    pub(super) fn new(most: usize) -> Self {
+        Self { slots: Arc::new(Semaphore::new(most)), turns: Arc::default() }
+    }
+
+    /// Waits for a slot. `None` if the slots are closed.
+    pub(super) async fn take(&self, caller: &Caller) -> Option<CompileSlot> {
+        // The turn comes first, so that further requests of a key do not stand in the queue of all keys.
+        let turn = match caller.owner.filter(|_| caller.shares) {
+            Some(owner) => Some(self.turn(owner).lock_owned().await),
+            None => None,
+        };
+        let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+        Some(CompileSlot { _slot: slot, _turn: turn })
+    }
+
+    fn turn(&self, owner: KeyOwner) -> Arc<AsyncMutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        // Keys come and go, and their entries would pile up. One that is in use has another reference.
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(owner).or_default())
+    }
+
+    /// Makes all further slots unavailable.
+    #[cfg(test)]
+    pub(super) fn close(&self) {
+        self.slots.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::keys::Secret;
+
+    #[tokio::test]
+    async fn a_key_leaves_a_slot_to_others() {
+        let slots = CompileSlots::new(2);
+        let caller = || Caller { owner: Some(Secret::generate().digest().owner()), shares: true, ..Caller::default() };
+        let greedy = caller();
+        let other = caller();
+        let first = slots.take(&greedy).await.unwrap();
+        assert!(slots.take(&greedy).now_or_never().is_none(), "the second request of the key waits");
+        assert!(slots.take(&other).now_or_never().flatten().is_some());
+        drop(first);
+        assert!(slots.take(&greedy).now_or_never().flatten().is_some());
+        assert_eq!(slots.turns.lock().unwrap().len(), 1);
+        let alone = Caller { shares: false, ..greedy };
+        let both = [slots.take(&alone).await, slots.take(&alone).await];
+        assert!(both.iter().all(Option::is_some));
+    }
+}
