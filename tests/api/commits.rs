@@ -106,7 +106,8 @@ impl Scene {
 
     /// Returns the status of a change.
     async fn end(&self, id: &str) -> Value {
-        for _ in 0..1000 {
+        // A panic takes seconds on a busy machine, because its backtrace reads the whole program.
+        for _ in 0..6000 {
             let told = self.status(id).await;
             if ["done", "failed"].contains(&told["status"].as_str().unwrap()) {
                 return told;

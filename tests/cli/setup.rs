@@ -75,7 +75,7 @@ fn policies_are_listed_shown_and_checked() {
     assert!(builtin.ok() && builtin.stdout.contains("search-r1 of protocol search-r1"), "{}", builtin.stdout);
     let folder = root().join("models/policies");
     let listed = waymark(&["policy", "list", folder.to_str().unwrap()]);
-    for member in ["routed", "sft", "stage1", "stage2"] {
+    for member in ["routed", "sft", "stage1", "stage2", "three_modes"] {
         assert!(listed.stdout.contains(&format!("routerag-smollm2-135m/{member}  ")), "{}", listed.stdout);
     }
     let family = folder.join("routerag-smollm2-135m");
@@ -92,7 +92,7 @@ fn policies_are_listed_shown_and_checked() {
     let checked = waymark(&["policy", "check", "--files-only", family]);
     assert!(checked.ok() && checked.stdout.contains("hash "), "{}{}", checked.stdout, checked.stderr);
     let inspected = waymark(&["inspect", family]);
-    assert!(inspected.ok() && inspected.stdout.contains("routed, sft, stage1, stage2"), "{}", inspected.stdout);
+    assert!(inspected.ok() && inspected.stdout.contains("routed, sft, stage1, stage2, three_modes"), "{}", inspected.stdout);
     let refused = waymark(&["policy", "check", "--files-only", root().to_str().unwrap()]);
     assert!(!refused.ok() && refused.stderr.contains("policy.toml"), "{}", refused.stderr);
 }

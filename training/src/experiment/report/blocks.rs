@@ -48,8 +48,8 @@ pub(super) fn blocks(report: &ExperimentReport) -> Vec<Block> {
         blocks.push(Block::Grid(stages(&experiment.stage)));
         let seeds: Vec<String> = experiment.seeds.iter().map(u64::to_string).collect();
         blocks.push(Block::Text(format!(
-            "Seeds: {}. Stages chose their best step on validation questions; no evaluation question was among those \
-             that they trained on.",
+            "Seeds: {}. Stages chose their best step on validation questions, or took the last one where they had none; \
+             no evaluation question was among those that they trained on.",
             seeds.join(", ")
         )));
     }
