@@ -92,7 +92,11 @@ fn policies_are_listed_shown_and_checked() {
     let checked = waymark(&["policy", "check", "--files-only", family]);
     assert!(checked.ok() && checked.stdout.contains("hash "), "{}{}", checked.stdout, checked.stderr);
     let inspected = waymark(&["inspect", family]);
-    assert!(inspected.ok() && inspected.stdout.contains("routed, sft, stage1, stage2, three_modes"), "{}", inspected.stdout);
+    assert!(
+        inspected.ok() && inspected.stdout.contains("routed, sft, stage1, stage2, three_modes"),
+        "{}",
+        inspected.stdout
+    );
     let refused = waymark(&["policy", "check", "--files-only", root().to_str().unwrap()]);
     assert!(!refused.ok() && refused.stderr.contains("policy.toml"), "{}", refused.stderr);
 }
