@@ -37,10 +37,13 @@ class AdapterPublisher:
         if name == self.served:
             # Batches of evaluation and of accumulated gradients are played with the weights of the same step.
             return name
-        if accelerator is None or accelerator.is_main_process:
-            self._load(model, name)
-        if accelerator is not None:
-            accelerator.wait_for_everyone()
+        try:
+            if accelerator is None or accelerator.is_main_process:
+                self._load(model, name)
+        finally:
+            # Also after an error: the others would wait.
+            if accelerator is not None:
+                accelerator.wait_for_everyone()
         self.served = name
         return name
 

@@ -37,7 +37,7 @@ pub(crate) struct BackgroundChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CommitStage {
-    /// Waiting for earlier changes.
+    /// Waiting for earlier changes, or for another process that is writing to the index.
     Queued,
     /// Being committed.
     Running,

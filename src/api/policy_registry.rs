@@ -212,14 +212,15 @@ impl PolicyRecord {
         records: &Records,
         policies: &PolicyRegistry,
     ) -> Result<(), ApiError> {
-        records.remove(&PolicyRecord::key(&served.policy.name)).await?;
-        let Some(directory) = &served.directory else { return Ok(()) };
-        let recorded = records.list::<PolicyRecord>(&PolicyRecord::range()).await?;
-        for record in recorded.into_iter().filter(|record| record.value.directory == *directory) {
-            if policies.get(&record.id).is_err() {
-                records.remove(&PolicyRecord::key(&record.id)).await?;
+        if let Some(directory) = &served.directory {
+            let recorded = records.list::<PolicyRecord>(&PolicyRecord::range()).await?;
+            for record in recorded.into_iter().filter(|record| record.value.directory == *directory) {
+                if policies.get(&record.id).is_err() {
+                    records.remove(&PolicyRecord::key(&record.id)).await?;
+                }
             }
         }
+        records.remove(&PolicyRecord::key(&served.policy.name)).await?;
         Ok(())
     }
 

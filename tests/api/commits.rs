@@ -451,7 +451,7 @@ async fn what_was_acknowledged_waits_for_another_process_that_writes() {
     let lock = std::fs::File::options().write(true).open(scene.live.dir().join(".waymark.lock")).unwrap();
     lock.lock().unwrap();
     let id = scene.begin(edition(&["x"], 2)).await;
-    // A client that waits for its change is told at once, and sends it again.
+    // A client that waits for its change is told, and sends it again.
     let (status, refused) = answer(scene.request(&edition(&["y"], 2)).send().await.unwrap()).await;
     assert_eq!((status, &refused["error"]["code"]), (409, &json!("index_locked")), "{refused}");
     assert_eq!(scene.status(&id).await["status"], "queued");

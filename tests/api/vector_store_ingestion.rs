@@ -247,12 +247,12 @@ async fn an_attempt_is_on_disk_before_its_file_is_read() {
 }
 
 #[tokio::test]
-async fn a_file_that_ended_two_processes_is_not_tried_again() {
+async fn a_file_that_ended_three_processes_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let (store, files) =
         left_by_another_server(folder.path(), &[("rivers.md", RIVERS), ("b.txt", "The Ubangi again.")]).await;
-    // As if the server had been killed twice while it indexed the first file, and once with the second one.
-    for (file, attempts) in files.iter().zip([2, 1]) {
+    // As if the server had been killed three times while it indexed the first file, and once with the second one.
+    for (file, attempts) in files.iter().zip([3, 1]) {
         let path = folder.path().join(format!("stores/{store}/files/{file}.json"));
         let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         record["status"] = json!("in_progress");
@@ -265,7 +265,7 @@ async fn a_file_that_ended_two_processes_is_not_tried_again() {
     let counts = &found["file_counts"];
     assert_eq!((&counts["failed"], &counts["completed"]), (&json!(1), &json!(1)), "{found}");
     let error = last_error(&client, &store, &files[0]).await;
-    assert!(error["message"].as_str().unwrap().contains("ended twice"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("ended three times"), "{error}");
     // A client that adds the file again knows more.
     client.post(&format!("/v1/vector_stores/{store}/files"), json!({"file_id": files[0]})).await;
     assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 2);

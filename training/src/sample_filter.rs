@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(sieve(0..=3, 9, 1).keep(&samples).len(), 3);
     }
 
-    /// As in the training variant of a policy, whose loop executes a repeated search again.
+    /// A trajectory of the training variant of a policy, whose loop executes a repeated search again.
     #[test]
     fn a_repeated_search_is_noticed_without_a_cache() {
         let mut again = sample(0, "q", "Paris", 2);

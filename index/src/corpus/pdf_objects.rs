@@ -23,7 +23,7 @@ const DELIMITERS: &[u8] = b"()<>[]{}/%";
 
 /// Budget of a file that is being loaded.
 #[derive(Clone, Copy)]
-struct Budget {
+struct ObjectBudget {
     /// Bytes that further objects may take.
     left: u64,
     /// Bytes subtracted for objects that the library is about to read from an object stream.
@@ -32,7 +32,7 @@ struct Budget {
 
 thread_local! {
     // The library calls a plain function, which holds no state, on the thread that loads the file.
-    static BUDGET: Cell<Budget> = const { Cell::new(Budget { left: 0, prepaid: 0 }) };
+    static BUDGET: Cell<ObjectBudget> = const { Cell::new(ObjectBudget { left: 0, prepaid: 0 }) };
 }
 
 /// Payload of the panic that ends the loading of a file whose budget is used up.
@@ -59,7 +59,7 @@ fn has_pages(document: &Document) -> bool {
 }
 
 fn load_once(bytes: &[u8], most: u64, force_reconstruct: bool) -> Result<Document, ProseFault> {
-    BUDGET.set(Budget { left: most, prepaid: 0 });
+    BUDGET.set(ObjectBudget { left: most, prepaid: 0 });
     let options = LoadOptions {
         filter: Some(within_budget),
         max_decompressed_size: Some(LONGEST_RECORD),
@@ -79,7 +79,7 @@ fn load_once(bytes: &[u8], most: u64, force_reconstruct: bool) -> Result<Documen
 /// reads those in an object stream.
 fn within_budget(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)> {
     let object: &Object = object;
-    let Budget { left, prepaid } = BUDGET.get();
+    let ObjectBudget { left, prepaid } = BUDGET.get();
     let own = size(object);
     let covered = own.min(prepaid);
     let inner = match object {
@@ -90,7 +90,7 @@ fn within_budget(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)
         // The library has no other way to end early. This one prints no message.
         resume_unwind(Box::new(Exhausted));
     };
-    BUDGET.set(Budget { left, prepaid: prepaid - covered + inner });
+    BUDGET.set(ObjectBudget { left, prepaid: prepaid - covered + inner });
     Some((id, object.clone()))
 }
 

@@ -72,7 +72,9 @@ export function dropRun(id: string): void {
 function joined(ours: Run[], stored: Run[]): Run[] {
   const latest = ours.map((run) => {
     const other = stored.find((one) => one.id === run.id);
-    return other && other.events.length > run.events.length ? { ...other, feedback: run.feedback ?? other.feedback } : run;
+    if (!other) return run;
+    const longer = other.events.length > run.events.length ? other : run;
+    return { ...longer, feedback: run.feedback ?? other.feedback };
   });
   const added = stored.filter((run) => !replaced.has(run.id) && !ours.some((one) => one.id === run.id));
   return added.length ? [...latest, ...added].sort((a, b) => a.started - b.started) : latest;

@@ -92,7 +92,7 @@ pub enum Device {
 /// Size of the KV cache on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuKvSize {
-    /// What weights and workspace leave of the share of its memory.
+    /// The memory that weights and workspace leave of the GPU's share.
     Rest,
     /// A number of blocks.
     Blocks(usize),

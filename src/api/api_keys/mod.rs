@@ -163,7 +163,8 @@ pub(crate) async fn revoke(
 ) -> Result<axum::Json<RevokedKey>, ApiError> {
     let Path(id) = name.map_err(|error| ApiError::new(Code::KeyNotFound, error.body_text()))?;
     state.stored_keys.check()?;
-    let (keys, name) = (state.stored_keys.clone(), id.clone());
+    let keys = state.stored_keys.clone();
+    let name = id.clone();
     if !run_to_end(async move { keys.revoke(&name).await }).await? {
         let message = format!("the state has no key `{id}`: keys of a file are removed with `waymark key revoke`");
         return Err(ApiError::new(Code::KeyNotFound, message).with_param("name"));

@@ -16,6 +16,17 @@ use crate::api::metrics::IndexMetrics;
 /// Maximum length of a commit's error message, in characters. The message is kept, and may quote IDs of any length.
 const MAX_ERROR_CHARS: usize = 512;
 
+/// Outcome of a pass over the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommitPass {
+    /// No change is ready.
+    Idle,
+    /// Changes were made or refused, and others may be ready.
+    Made,
+    /// Accepted changes are left, because another process is writing to the index.
+    Locked,
+}
+
 /// Index, options and metrics needed for a commit.
 pub(super) struct Committer {
     pub(super) live: Arc<LiveIndex>,
@@ -42,20 +53,31 @@ impl Committer {
         }
     }
 
-    /// Commits all changes that are ready. Returns `false` if accepted changes are left, because another process is
-    /// writing to the index.
-    pub(super) fn make_all(&self, queue: &ChangeQueue) -> bool {
-        loop {
-            let group = queue.next();
-            if group.is_empty() {
-                return true;
-            }
-            let kept = self.make_next(group);
-            if !kept.is_empty() {
-                tracing::info!(changes = kept.len(), "another process is writing to the index: accepted changes wait");
-                kept.into_iter().for_each(|change| queue.put_back(change));
-                return false;
-            }
+    /// Commits the next changes that are ready.
+    pub(super) fn make_some(&self, queue: &ChangeQueue) -> CommitPass {
+        let group = queue.next();
+        if group.is_empty() {
+            return CommitPass::Idle;
+        }
+        let kept = self.make_next(group);
+        if kept.is_empty() {
+            return CommitPass::Made;
+        }
+        kept.into_iter().for_each(|change| queue.put_back(change));
+        // Clients that wait would otherwise wait for the other process behind the accepted changes.
+        for waiting in queue.take_unaccepted() {
+            self.tell(waiting, Err(refusal(&IndexError::Locked { dir: self.live.dir().to_owned() })), 1);
+        }
+        CommitPass::Locked
+    }
+
+    /// Gives accepted changes up for this process: the next one makes them.
+    pub(super) fn leave(&self, queue: &ChangeQueue) {
+        let left = queue.take_all();
+        tracing::info!(changes = left.len(), "another process is writing to the index: the next start makes these changes");
+        for change in left {
+            let later = ApiError::new(Code::Draining, "the server ends: its next start makes this change");
+            change.progress.send_replace(ChangeProgress::Finished(Err(later)));
         }
     }
 
@@ -92,7 +114,7 @@ impl Committer {
                 }
                 Vec::new()
             }
-            Err(error) if together > 1 => {
+            Err(error) if together > 1 && error.code != Code::IndexLocked => {
                 tracing::warn!(
                     error = error.message,
                     together,

@@ -15,7 +15,7 @@ use waymark_index::{Changes, CommitOptions, LiveIndex, PendingChange, PendingCha
 
 pub(super) use self::committer::shortened;
 
-use self::committer::{Committer, bug, refusal};
+use self::committer::{CommitPass, Committer, bug, refusal};
 use self::queue::{ChangeQueue, SLICE, size};
 use super::auth::Caller;
 use super::commit_meter::{CommitMeter, CommitStep};
@@ -28,6 +28,13 @@ use super::metrics::IndexMetrics;
 /// Maximum number of changes waiting for the running commit; further ones are refused.
 const MAX_WAITING: usize = 64;
 
+/// Turn to commit.
+#[derive(Debug, Default)]
+pub(crate) struct CommitTurn {
+    /// If `true`, a task waits for another process that is writing to the index. It commits what is queued meanwhile.
+    awaits_process: bool,
+}
+
 /// Time between attempts to commit accepted changes while another process is writing to the index.
 const LOCKED_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,7 +46,7 @@ pub struct Library {
     /// Options of commits. `None` makes the index read-only.
     options: Option<CommitOptions>,
     /// Held by the running commit.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<tokio::sync::Mutex<CommitTurn>>,
     queue: ChangeQueue,
     slots: FairSlots,
     meter: CommitMeter,
@@ -168,7 +175,7 @@ impl Library {
     }
 
     /// Waits for the running commit, and holds back others until the guard is dropped.
-    pub(crate) async fn hold_commits(&self) -> OwnedMutexGuard<()> {
+    pub(crate) async fn hold_commits(&self) -> OwnedMutexGuard<CommitTurn> {
         Arc::clone(&self.turn).lock_owned().await
     }
 
@@ -246,27 +253,54 @@ impl Library {
                 (committer, queue)
             };
             let Ok((committer, queue)) = tokio::task::spawn_blocking(prepare).await else { return };
-            let committer = Arc::new(committer);
-            loop {
-                let turn = Arc::clone(&turn).lock_owned().await;
-                let (committer, queue) = (Arc::clone(&committer), queue.clone());
-                let work = move || {
-                    let _held = turn;
-                    committer.make_all(&queue)
-                };
-                // A panic has been logged already; its changes are dropped without a result, which `ChangeTicket`
-                // detects.
-                if tokio::task::spawn_blocking(work).await.unwrap_or(true) {
-                    return;
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(LOCKED_PAUSE) => {}
-                    // The next process resumes what is left.
-                    () = drain.reached(drain::DrainPhase::Expired) => return,
-                }
-            }
+            commit_all(Arc::new(committer), &queue, &turn, &drain).await;
         });
         ticket
+    }
+}
+
+/// Commits changes until none is ready. While another process is writing to the index, one task at a time waits for it
+/// with the accepted changes of all tasks, until the server drains.
+async fn commit_all(
+    committer: Arc<Committer>,
+    queue: &ChangeQueue,
+    turn: &Arc<tokio::sync::Mutex<CommitTurn>>,
+    drain: &Drain,
+) {
+    let mut is_waiting = false;
+    loop {
+        // Given back after each commit, so that a restore may come in between.
+        let held = Arc::clone(turn).lock_owned().await;
+        if held.awaits_process && !is_waiting {
+            return;
+        }
+        let work = {
+            let committer = Arc::clone(&committer);
+            let queue = queue.clone();
+            move || (held, committer.make_some(&queue))
+        };
+        // A panic has been logged already; its changes are dropped without a result, which `ChangeTicket` detects.
+        let Ok((mut held, pass)) = tokio::task::spawn_blocking(work).await else {
+            turn.lock().await.awaits_process &= !is_waiting;
+            return;
+        };
+        is_waiting = pass == CommitPass::Locked;
+        held.awaits_process = is_waiting;
+        match pass {
+            CommitPass::Idle => return,
+            CommitPass::Made => continue,
+            CommitPass::Locked => {}
+        }
+        if drain.phase() >= drain::DrainPhase::Draining {
+            committer.leave(queue);
+            held.awaits_process = false;
+            return;
+        }
+        drop(held);
+        tokio::select! {
+            () = tokio::time::sleep(LOCKED_PAUSE) => {}
+            () = drain.reached(drain::DrainPhase::Draining) => {}
+        }
     }
 }
 

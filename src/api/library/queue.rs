@@ -90,6 +90,20 @@ impl ChangeQueue {
         waiting.changes.insert(place, change);
     }
 
+    /// Removes and returns the changes whose clients wait for them, except those still being prepared.
+    pub(super) fn take_unaccepted(&self) -> Vec<QueuedChange> {
+        let mut waiting = self.lock();
+        let is_kept = |change: &QueuedChange| change.accepted.is_some() || change.preparing;
+        let (kept, taken) = std::mem::take(&mut waiting.changes).into_iter().partition(is_kept);
+        waiting.changes = kept;
+        taken
+    }
+
+    /// Removes and returns all changes.
+    pub(super) fn take_all(&self) -> Vec<QueuedChange> {
+        std::mem::take(&mut self.lock().changes)
+    }
+
     /// Removes a change from the queue.
     pub(super) fn remove(&self, number: u64) -> Option<QueuedChange> {
         let mut waiting = self.lock();

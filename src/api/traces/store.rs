@@ -1,6 +1,7 @@
 //! Stored traces: the youngest in memory, where they can be replayed, and all of them in the server's state.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Serialize, Serializer};
@@ -126,6 +127,7 @@ impl Traces {
         let key = RecordKey::new(RecordKind::Trace, trace.asked.owner, id.clone());
         let content = TraceContent(Arc::clone(&trace));
         let written = self.records.put_with(key.clone(), trace.summary(), vec![(CONTENT.to_owned(), content)]).await;
+        trace.is_written.store(written.is_ok(), Ordering::Release);
         let kept = self.pending().remove(&id).is_some();
         // If the trace was deleted meanwhile, the deletion may have come before the write.
         if written.is_ok() && !kept {
@@ -143,7 +145,7 @@ impl Traces {
                 return Ok(None);
             }
             let key = RecordKey::new(RecordKind::Trace, caller.owner, id);
-            if self.may_be_gone(id) && self.records.find(&key).await?.is_none() {
+            if self.may_be_gone(&trace) && self.records.find(&key).await?.is_none() {
                 self.recent.remove(id);
                 return Ok(None);
             }
@@ -163,13 +165,13 @@ impl Traces {
     pub(super) async fn youngest(&self, caller: &Caller, limit: usize) -> Result<Vec<Value>, ApiError> {
         let recent = self.recent.youngest(caller.owner, limit).into_iter();
         // Asked before the records are read, since traces are written meanwhile.
-        let mut recent: Vec<_> = recent.map(|trace| (self.may_be_gone(trace.id()), trace)).collect();
+        let mut recent: Vec<_> = recent.map(|trace| (self.may_be_gone(&trace), trace)).collect();
         let range = RecordRange::youngest(RecordKind::Trace, caller.owner, limit);
         let recorded = match self.records.is_durable() {
             true => self.records.list::<Value>(&range).await?,
             false => Vec::new(),
         };
-        // One that is older than the recorded ones has no place among the youngest either.
+        // The recorded ones are the youngest, so that one which is missing among them is deleted, or too old for the list.
         recent.retain(|(may_be_gone, trace)| !may_be_gone || recorded.iter().any(|other| other.id == trace.id()));
         let known: HashSet<String> = recent.iter().map(|(_, trace)| trace.id().to_owned()).collect();
         let mut summaries: Vec<Value> =
@@ -196,10 +198,10 @@ impl Traces {
         Ok(())
     }
 
-    /// Returns `true` if another server over the state may have deleted the trace `id`, which is in memory. It cannot
-    /// before the trace is written.
-    fn may_be_gone(&self, id: &str) -> bool {
-        self.records.is_shared() && !self.pending().contains_key(id)
+    /// Returns `true` if another server over the state may have deleted a trace that is in memory. It cannot delete one
+    /// that is not written.
+    fn may_be_gone(&self, trace: &StoredTrace) -> bool {
+        self.records.is_shared() && trace.is_written.load(Ordering::Acquire)
     }
 
     fn pending(&self) -> MutexGuard<'_, HashMap<String, usize>> {

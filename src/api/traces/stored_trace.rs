@@ -1,5 +1,6 @@
 //! Stored traces and their sizes.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use serde_json::{Map, Value};
@@ -24,6 +25,8 @@ pub(crate) struct StoredTrace {
     pub(super) end: TraceEnd,
     /// Recorded tokens, actions, evidence and timings.
     pub(super) record: PartialTrajectory,
+    /// If `true`, the trace is in the server's state.
+    pub(super) is_written: AtomicBool,
 }
 
 /// Request of an episode.
@@ -106,7 +109,7 @@ impl TraceRequest {
 
 impl StoredTrace {
     pub(super) fn new(asked: TraceRequest, end: TraceEnd, record: PartialTrajectory) -> StoredTrace {
-        StoredTrace { asked, end, record }
+        StoredTrace { asked, end, record, is_written: AtomicBool::new(false) }
     }
 
     /// Creates the trace of an episode that ended normally.

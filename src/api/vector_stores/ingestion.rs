@@ -32,10 +32,10 @@ const TOGETHER: usize = 64;
 
 /// Number of attempts to index a file that may end with their process. Such a file may take more memory than there is,
 /// and would end every further process.
-const MAX_ATTEMPTS: u32 = 2;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// Message for a file whose attempts all ended with their process.
-const FATAL: &str = "the server ended twice while it indexed the file, which may take too much memory: split the \
+const FATAL: &str = "the server ended three times while it indexed the file, which may take too much memory: split the \
                      file, or add it again if the server ended for another reason";
 
 /// Pause before a retry of files whose records could not be written.
