@@ -128,7 +128,7 @@ impl Claim {
 struct PassageWords {
     title: Vec<String>,
     text: Vec<String>,
-    /// Words of the title, once for all sentences: a title may be as long as a text.
+    /// Words of the title, once for all sentences, of which there may be thousands.
     title_words: HashSet<String>,
     /// Words of each sentence.
     sentences: Vec<HashSet<String>>,

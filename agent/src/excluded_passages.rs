@@ -77,7 +77,7 @@ impl ExcludedPassages {
             if mode == Mode::Hypergraph {
                 // The additional facts bring passages of their own, which a search without exclusions would not find.
                 let stating: HashSet<&str> =
-                    triples.iter().flat_map(|fact| &fact.passages).map(String::as_str).collect();
+                    triples.iter().filter_map(|fact| fact.passages.first()).map(String::as_str).collect();
                 hits.retain(|hit| stating.contains(hit.passage.id.as_str()));
             }
             hits.truncate(wanted.k());

@@ -119,6 +119,12 @@ pub enum IndexError {
         /// Extractor of the other documents' triples.
         extractor: String,
     },
+    /// Another process has taken an accepted change.
+    #[error("another process has taken the change {id}, which it has made or refused: look at the documents")]
+    Taken {
+        /// ID of the change.
+        id: String,
+    },
     /// The changes would remove every document.
     #[error("the changes would leave {} without a document: remove the folder instead", dir.display())]
     Emptied {

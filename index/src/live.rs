@@ -249,7 +249,8 @@ impl LiveIndex {
 
     /// Applies several changes as [`LiveIndex::commit_together`]. A change that was accepted earlier comes with its
     /// file, and is applied once: if a process was killed after it had committed the change and before it removed the
-    /// file, the change is skipped, and its result says that nothing was changed.
+    /// file, the change is skipped, and its result says that nothing was changed. A change whose file is gone without a
+    /// record of its commit gets an error, since another process has taken it.
     ///
     /// # Errors
     /// The errors of [`LiveIndex::commit_together`].
@@ -272,6 +273,9 @@ impl LiveIndex {
             committing.commit_together(&mut writing, &base.snapshot, changes)?;
         if let Some(snapshot) = snapshot {
             self.published(snapshot);
+            // After the publication, and without the lock: it takes longer than a small commit.
+            drop(writing);
+            self.current().snapshot.prepare_walk();
         } else if reports.iter().flatten().any(|report| report.published) {
             // No verification: the files were checked a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };

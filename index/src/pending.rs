@@ -159,7 +159,7 @@ fn place(json: &[u8], part: &Path, path: &Path) -> Result<bool, IndexError> {
     let linked = fs::hard_link(part, path);
     let is_taken = linked.is_err() && path.exists();
     let named = match linked {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !part.exists() => return Ok(false),
         // On a file system without links, two processes that accept a change in the same moment are not told apart.
         Err(_) if !is_taken => fs::rename(part, path).map_err(IndexError::io("rename", part)),
         _ => Ok(()),

@@ -145,10 +145,15 @@ impl Snapshot {
         let came = store.delta.documents().map(|(number, _)| number).collect();
         let state = ChangedState { documents: store.delta, touched: TouchedNumbers { left, came }, graph };
         let snapshot = self.finished(manifest, state, lexical)?;
-        if let Some(graph) = &snapshot.graph {
-            snapshot.ranker.prepare(graph);
-        }
+        snapshot.prepare_walk();
         Ok(snapshot)
+    }
+
+    /// Prepares walks over the graph, so that no search has to wait for it.
+    pub(crate) fn prepare_walk(&self) {
+        if let Some(graph) = &self.graph {
+            self.ranker.prepare(graph);
+        }
     }
 
     fn finished(&self, manifest: Manifest, state: ChangedState, lexical: LexicalIndex) -> Result<Snapshot, IndexError> {

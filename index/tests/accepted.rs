@@ -102,8 +102,8 @@ fn a_change_that_another_process_has_finished_is_not_made_again() {
     other.commit(edition("later"), &options, &()).unwrap();
     other.commit(edition("latest"), &options, &()).unwrap();
     let live = open(&dir);
-    let report = live.commit_accepted(vec![(change.changes, Some(file))], &options, &()).unwrap().remove(0).unwrap();
-    assert!(!report.published);
+    let taken = live.commit_accepted(vec![(change.changes, Some(file))], &options, &()).unwrap().remove(0).unwrap_err();
+    assert!(matches!(taken, IndexError::Taken { id } if id == "commit-1"));
     assert_eq!(text(&live), "the latest text");
 }
 

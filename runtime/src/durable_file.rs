@@ -9,8 +9,13 @@ use std::path::Path;
 /// # Errors
 /// If a file cannot be written, renamed or synced.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let part = path.with_extension("part");
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    let part = path.with_file_name(name);
     let mut file = File::create(&part)?;
+    if let Ok(before) = fs::metadata(path) {
+        file.set_permissions(before.permissions())?;
+    }
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&part, path)?;

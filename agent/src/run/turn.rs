@@ -95,7 +95,7 @@ impl CurrentTurn {
 
     /// Returns the observation after an invalid turn. An empty one gives no second try.
     pub(super) fn rejection(&self, setup: &EpisodeSetup) -> Vec<Injected> {
-        setup.protocol.observation(&ActionOutcome::Invalid(self.reader.text()), setup.settings.retrieval.format)
+        setup.protocol.observation(&ActionOutcome::Invalid(self.kept()), setup.settings.retrieval.format)
     }
 
     /// Returns `true` if the turn is invalid and the protocol gives no second try.

@@ -358,7 +358,7 @@ impl Scheduler {
         // Solves `(fixed + seconds) / seconds = (1 + WASTE) (fixed + full) / full`, the costs per token of both steps.
         let efficient = (fixed / (WASTE + (1.0 + WASTE) * fixed / full)).max(UNNOTICED);
         if self.streams.is_empty() {
-            // At least one block. After steps of a single token, such as those of scores, the whole time of a step is
+            // At least one block. After steps of a single token, the whole time of a step is
             // attributed to its token, and further steps of one token would never correct that estimate.
             return PrefillBudget { tokens: whole, seconds: efficient.max(BLOCK as f64 * mean) };
         }

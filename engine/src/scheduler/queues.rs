@@ -34,8 +34,8 @@ pub(super) struct QueueEntry {
     stamp: u64,
     /// Number of leading blocks that are promised to sessions waiting for the same prefix.
     promised: usize,
-    /// If `true`, the session has been in the batch.
-    admitted: bool,
+    /// If `true`, the session has been in the batch before.
+    returning: bool,
 }
 
 impl QueueEntry {
@@ -117,7 +117,7 @@ impl Queues {
             ticket: self.tick(),
             stamp: 0,
             promised: 0,
-            admitted: false,
+            returning: false,
         }
     }
 
@@ -170,7 +170,7 @@ impl Queues {
     /// Puts a session into the waiting queue of its tenant, at the position of its priority and ticket.
     pub(super) fn wait(&mut self, session: &mut ScheduledSession) {
         self.set_aside(session, SessionPhase::Waiting);
-        let waiting = WaitingSession { session: session.id(), returning: session.entry.admitted };
+        let waiting = WaitingSession { session: session.id(), returning: session.entry.returning };
         self.waiting.insert(waiting_key(session), waiting);
         self.tenants.add_waiting(session.entry.tenant);
     }
@@ -187,7 +187,7 @@ impl Queues {
     pub(super) fn run(&mut self, session: &mut ScheduledSession) {
         self.leave(session);
         session.entry.phase = SessionPhase::Running;
-        session.entry.admitted = true;
+        session.entry.returning = true;
         let place = place(session);
         // Sorted by ticket, so that preemption finds the youngest session at the end.
         let at = self.running.partition_point(|other| *other < place);
@@ -345,7 +345,7 @@ impl Queues {
                 }
                 SessionPhase::Waiting => {
                     counts[1] += 1;
-                    let waiting = WaitingSession { session: id, returning: session.entry.admitted };
+                    let waiting = WaitingSession { session: id, returning: session.entry.returning };
                     self.waiting.get(&waiting_key(session)) == Some(&waiting) && session.turn.is_some()
                 }
                 SessionPhase::Stalled => {

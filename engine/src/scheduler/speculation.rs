@@ -77,23 +77,30 @@ impl Scheduler {
     /// Extends rows by the next tokens that their turns force, and takes them from `room`, the number of tokens that the
     /// step can still take.
     fn plan_forced(&mut self, rows: &mut [PlannedRow], room: &mut usize) {
-        // Beside other rows, forced tokens are computed no faster than a prompt.
-        let beside = self.costs.known() && rows.iter().any(|row| !self.forces(row));
-        let mut seconds = if beside { CLAIM * self.costs.seconds(self.planned) } else { f64::INFINITY };
+        // Beside other rows, forced tokens and prompts together take no more time than a prompt alone.
+        let beside = self.costs.known() && rows.iter().any(|row| self.forced(row) == 0);
+        let mut seconds = if beside {
+            let streams = self.yield_of(rows).seconds;
+            (1.0 + CLAIM) * streams - self.costs.seconds(self.planned)
+        } else {
+            f64::INFINITY
+        };
+        // Those with the fewest tokens first: they are done with what a longer one would not notice.
+        let mut forcing: Vec<(usize, usize)> =
+            rows.iter().map(|row| self.forced(row)).zip(0..).filter(|(forced, _)| *forced > 0).collect();
+        forcing.sort_unstable();
         let Self { sessions, pool, costs, planned, limit, .. } = self;
-        for row in rows.iter_mut().filter(|row| decodes(row)) {
+        for (left, (_, place)) in (1..=forcing.len()).rev().zip(forcing) {
+            let row = &mut rows[place];
             let Some(session) = sessions.get_mut(&row.session) else { continue };
             let Some(turn) = &session.turn else { continue };
             let len = session.sequence.len();
             let forced = turn.forced(len);
-            if forced.is_empty() {
-                continue;
-            }
             // The token that is sampled after the last proposed one must fit as well.
-            let most = forced.len().min(*room).min(turn.lookahead(len)).min(limit.saturating_sub(len + 1));
+            let most = forced.len().min(*room / left).min(turn.lookahead(len)).min(limit.saturating_sub(len + 1));
             let cost = costs.per_token(session.sequence.computed());
             // At least one: after steps of single tokens alone, the estimated cost of a token is that of a whole step.
-            let affordable = ((seconds / cost) as usize).max(1);
+            let affordable = ((seconds.max(0.0) / cost) as usize).max(1);
             let wanted = most.min(affordable);
             session.lookup.propose_forced(&forced[..wanted]);
             row.proposed = session.sequence.reserve(wanted, pool);
@@ -103,11 +110,10 @@ impl Scheduler {
         }
     }
 
-    /// Returns `true` if the row samples after a single token, and its turn forces the next one.
-    fn forces(&self, row: &PlannedRow) -> bool {
-        let Some(session) = self.sessions.get(&row.session) else { return false };
-        let forced = session.turn.as_ref().map_or(0, |turn| turn.forced(session.sequence.len()).len());
-        decodes(row) && forced > 0
+    /// Returns the number of tokens that the turn of a row forces next, if the row samples after a single token.
+    fn forced(&self, row: &PlannedRow) -> usize {
+        let Some(session) = self.sessions.get(&row.session).filter(|_| decodes(row)) else { return 0 };
+        session.turn.as_ref().map_or(0, |turn| turn.forced(session.sequence.len()).len())
     }
 
     /// Returns the expected result of the rows that sample after a single token, with forced tokens but without prefill
@@ -195,7 +201,8 @@ mod tests {
         assert_eq!(proposed(&[200], 256, false), [63], "64 rows of logits");
         assert_eq!(proposed(&[200], 256, true), [63], "no other row waits");
         assert_eq!(proposed(&[200], 8, false), [7], "the mailbox holds eight tokens");
-        assert_eq!(proposed(&[40, 40], 256, false), [40, 22]);
+        assert_eq!(proposed(&[40, 40], 256, false), [31, 31]);
+        assert_eq!(proposed(&[200, 20], 256, false), [42, 20], "a short score does not wait for a long one");
         assert_eq!(proposed(&[0, 40], 256, false), [0, 40]);
     }
 

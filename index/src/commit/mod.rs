@@ -154,8 +154,8 @@ pub(crate) struct Committing<'a> {
 impl Committing<'_> {
     /// Applies all `changes` to `base` in one snapshot, and returns one result per change. `base` must have been
     /// verified; fails if it is not the published snapshot. An invalid change gets an error of its own, and the others
-    /// are applied without it. A change with the file of an accepted one is skipped if an earlier commit contains it or the
-    /// file is gone.
+    /// are applied without it. An accepted change is skipped if an earlier commit contains it, and gets an error if its
+    /// file is gone otherwise.
     pub(crate) fn commit_together(
         &self,
         writing: &mut LockedFolder,
@@ -171,8 +171,13 @@ impl Committing<'_> {
         let mut reports = Vec::with_capacity(changes.len());
         let mut accepted = Vec::new();
         for (changes, file) in changes.into_iter().zip(files) {
-            // Made again, the change would undo later ones. Without its file, another process has finished it.
-            let is_finished = file.as_ref().is_some_and(|file| finished.contains(file) || file.is_gone());
+            let is_finished = file.as_ref().is_some_and(|file| finished.contains(file));
+            if let Some(file) = file.as_ref().filter(|file| !is_finished && file.is_gone()) {
+                // Another process has committed the change, or failed to: made again, it could undo later ones.
+                reports.push(Err(IndexError::Taken { id: file.id().to_owned() }));
+                continue;
+            }
+            // Made again, the change would undo later ones.
             let changes = if is_finished { Changes::default() } else { changes };
             // All reports are made before anything is published: a bug in them leaves the index unchanged.
             let report = self.plan(base, &whole, changes).map(|plan| {

@@ -32,7 +32,7 @@ const LARGEST_COPIES: usize = 256 << 20;
 /// rest of its text, so that its time grows with the square of the length.
 const BLOCK: usize = 64 << 10;
 
-/// Minimum size of a block, in chunks. Each block ends with a chunk that may be smaller than the others.
+/// Minimum size of a block, as a multiple of the size of a chunk. Each block ends with a chunk that may be smaller than the others.
 const BLOCK_CHUNKS: usize = 64;
 
 /// Separator of the headings above a chunk.

@@ -38,7 +38,7 @@ thread_local! {
 /// Payload of the panic that ends the loading of a file whose budget is used up.
 struct Exhausted;
 
-/// Loads a file whose objects take at most about `most` bytes.
+/// Loads a file whose objects take at most about `most` bytes, or twice as much while a damaged file is loaded again.
 ///
 /// # Errors
 /// If the file is damaged, or its objects take more.
@@ -111,8 +111,9 @@ fn size(object: &Object) -> u64 {
 /// `most`.
 fn expansion(stream: &Stream, most: u64) -> u64 {
     let first = stream.dict.get(b"First").and_then(Object::as_i64).ok().and_then(|first| usize::try_from(first).ok());
-    // The library cannot decode more either.
-    let (Some(first), Ok(content)) = (first, stream.get_plain_content_with_limit(LONGEST_RECORD)) else { return 0 };
+    // The library cannot decode more either. It decodes the content before it looks at `First`.
+    let Ok(content) = stream.get_plain_content_with_limit(LONGEST_RECORD) else { return 0 };
+    let Some(first) = first else { return content.len() as u64 };
     let index = content.get(..first).and_then(|index| std::str::from_utf8(index).ok()).unwrap_or_default();
     // A comment ends with its line.
     let lines = index.split(['\r', '\n']).map(|line| line.split('%').next().unwrap_or_default());

@@ -191,7 +191,7 @@ pub struct GraphTrace {
     pub fallback: bool,
     /// If `true`, the index is too large for walks over the whole graph and the search was approximate: the walk stayed
     /// near its start, at most 200 passages had a weight of their own (with `waymark`, also up to 200 by their words,
-    /// and those to whose titles named phrases lead), and similarities were scaled by a sample of the passages.
+    /// and those of related titles), and similarities were scaled by a sample of the passages.
     pub local: bool,
     /// Upper bound on the mass missing from the walk, summed over all nodes, apart from rounding in single precision. 0
     /// if there was no walk.

@@ -39,7 +39,7 @@ impl Index {
     ///   to \[0, 1\] over all passages. In an index of more passages than
     ///   [`OpenOptions::walk_below`](crate::OpenOptions) the walk is local: only the 200 most similar passages have a
     ///   weight of their own in the reset vector (with [`GraphVariant::Waymark`](crate::GraphVariant) also up to 200 by
-    ///   their words, and those to whose titles named phrases lead), and similarities are scaled by a sample plus the
+    ///   their words, and those of related titles), and similarities are scaled by a sample plus the
     ///   most similar. [`GraphTrace::local`](crate::GraphTrace) and [`GraphTrace::missing`](crate::GraphTrace) report
     ///   this and the missing mass.
     /// * [`Mode::Hybrid`]: fuses the lists of both modes, each twice `k` deep, by reciprocal rank; ties in the order of

@@ -75,7 +75,8 @@ pub struct PolicyArgs {
     plots: Option<PathBuf>,
 
     /// Also write one JSON line per policy and question to this file, each as soon as its question is answered. When a
-    /// policy has answered all questions of a file, its lines there get SBERT and the scores of a judge.
+    /// policy has answered a whole file, its lines are rewritten with SBERT and the judge's scores, in the order of the
+    /// questions.
     #[arg(long, value_name = "FILE")]
     rows: Option<PathBuf>,
 

@@ -92,7 +92,7 @@ impl ReportFile {
 
     /// Replaces the rows that were added since the last call by `rows`: those of the same arm, with the scores that
     /// models give when the arm has ended. A killed process leaves the old rows or the new ones. A pipe keeps the old
-    /// rows.
+    /// rows, and so does a file in a folder that may not be changed, with a warning.
     pub fn complete(&mut self, names: (&str, &str), rows: &[EpisodeRow]) {
         if self.failure.is_none() {
             self.failure = self.replace_added(names, rows).err();
@@ -100,7 +100,8 @@ impl ReportFile {
     }
 
     fn replace_added(&mut self, names: (&str, &str), rows: &[EpisodeRow]) -> io::Result<()> {
-        if !self.file.metadata()?.is_file() {
+        let written = self.file.metadata()?;
+        if !written.is_file() {
             return Ok(());
         }
         // Resolved, so that the target of a link is replaced and not the link.
@@ -110,7 +111,11 @@ impl ReportFile {
         for row in rows {
             content.extend(line(names, row)?);
         }
-        durable_file::replace(&path, &content)?;
+        if let Err(error) = durable_file::replace(&path, &content) {
+            tracing::warn!(path = %path.display(), %error, "cannot rewrite the rows: they lack the scores of models");
+            self.completed = written.len();
+            return Ok(());
+        }
         self.file = OpenOptions::new().append(true).open(&path)?;
         self.completed = content.len() as u64;
         Ok(())

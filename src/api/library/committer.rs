@@ -74,7 +74,10 @@ impl Committer {
     /// Gives accepted changes up for this process: the next one makes them.
     pub(super) fn leave(&self, queue: &ChangeQueue) {
         let left = queue.take_all();
-        tracing::info!(changes = left.len(), "another process is writing to the index: the next start makes these changes");
+        tracing::info!(
+            changes = left.len(),
+            "another process is writing to the index: the next start makes these changes"
+        );
         for change in left {
             let later = ApiError::new(Code::Draining, "the server ends: its next start makes this change");
             change.progress.send_replace(ChangeProgress::Finished(Err(later)));

@@ -58,7 +58,7 @@ fn totals(counters: &Counters) -> [(&'static str, &'static str, u64); 22] {
         ),
         (
             "waymark_prefix_cache_hit_tokens_total",
-            "Prompt tokens found in the prefix cache",
+            "Tokens of first prompts found in the prefix cache",
             counters.prefix_cache_hit_tokens_total.get(),
         ),
         ("waymark_decode_tokens_total", "Tokens sampled", counters.decode_tokens_total.get()),

@@ -27,8 +27,8 @@ pub(super) struct RolloutArgs {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE")]
     kv_bytes: Option<Size>,
 
-    /// Device for rollouts: `cpu`, `cuda`, `cuda:N` or `auto`. Training of all weights requires the CPU: an engine on a
-    /// GPU has taken new weights between two steps in an emulator only.
+    /// Device for rollouts: `cpu`, `cuda`, `cuda:N` or `auto`. Training of all weights requires the CPU: that an
+    /// engine on a GPU takes new weights between two steps was tested in the emulator only.
     #[arg(long, env = "WAYMARK_ROLLOUT_DEVICE", value_name = "DEVICE", default_value = "cpu")]
     rollout_device: Device,
 }
@@ -39,7 +39,7 @@ impl RolloutArgs {
         self.kv_bytes.map_or(KV, |size| size.0)
     }
 
-    /// Size of the KV cache, in words.
+    /// Size of the KV cache, as text.
     pub(super) fn kv_memory(&self) -> String {
         match (self.rollout_device, self.kv_bytes) {
             (Device::Cuda(_), None) => "all remaining memory of its GPU".to_owned(),
@@ -132,7 +132,7 @@ fn rolls_on(device: Device, recipe: &Recipe) -> anyhow::Result<DeviceConfig> {
     let whole = recipe.adapter.is_none();
     ensure!(
         !(whole && matches!(device, Device::Cuda(_))),
-        "--rollout-device {device}: the recipe learns all weights, which an engine on a GPU has taken in an emulator only: \
+        "--rollout-device {device}: the recipe learns all weights, which was tested on the GPU emulator only: \
          use cpu or add an [adapter] section to the recipe"
     );
     Ok(DeviceConfig::of(if whole { Device::Cpu } else { device }))

@@ -102,10 +102,14 @@ impl Inputs {
     }
 }
 
-/// Refuses a policy that `train eval` would refuse: neither a directory, nor a protocol, nor a baseline. Returns the
+/// Refuses a policy that `train eval` would refuse: neither a policy's directory, nor a protocol, nor a baseline. Returns the
 /// reason.
 fn check_policy(policy: &str) -> Result<(), String> {
-    if Path::new(policy).is_dir() || Policy::builtin(policy).is_some() || Baseline::named(policy).is_some() {
+    let dir = Path::new(policy);
+    if dir.is_dir() {
+        return Policy::open(dir).map(drop).map_err(|error| error.to_string());
+    }
+    if Policy::builtin(policy).is_some() || Baseline::named(policy).is_some() {
         return Ok(());
     }
     let protocols = Policy::BUILTIN.join(", ");

@@ -294,7 +294,9 @@ fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
         let options = RunnerOptions { dir: dir.join("out"), program: "train".into(), host_args: Vec::new() };
         ExperimentRun::open(&path, options).map(drop).map_err(|error| error.to_string())
     };
-    for policy in ["plain", "passage-rag", dir.join("index").to_str().unwrap()] {
+    std::fs::create_dir(dir.join("policy")).unwrap();
+    std::fs::write(dir.join("policy/policy.toml"), "name = \"own\"\nprotocol = \"plain\"\n").unwrap();
+    for policy in ["plain", "passage-rag", dir.join("policy").to_str().unwrap()] {
         assert_eq!(open("kind = \"grpo\"\npart = 2", policy), Ok(()));
     }
     let late = "[[stage]]\nname = \"late\"\nkind = \"grpo\"\nrecipe = \"RECIPE\"\nreference = \"trained\"";
@@ -305,6 +307,7 @@ fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
         ("kind = \"grpo\"\nset = [\"grpo.validation=0\"]", "plain", "stage[0].recipe", "grpo.validation = 0"),
         (unused.as_str(), "plain", "stage[1].reference", "uses no reference"),
         ("kind = \"grpo\"", "polcies/typo", "arm[1].policy", "unknown policy \"polcies/typo\""),
+        ("kind = \"grpo\"", dir.join("index").to_str().unwrap(), "arm[1].policy", "policy.toml"),
     ] {
         let message = open(stage, policy).unwrap_err();
         assert!(message.contains(&format!(": {field}: ")) && message.contains(reason), "{stage}: {message}");
