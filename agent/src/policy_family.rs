@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn the_family_of_this_repository_recommends_a_policy() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/policies/routerag-smollm2-135m");
-        assert_eq!(family_members(&dir), ["routed", "sft", "stage1", "stage2"]);
+        assert_eq!(family_members(&dir), ["routed", "sft", "stage1", "stage2", "three_modes"]);
         assert_eq!(member_dir(&dir).unwrap(), dir.join("stage1"));
     }
 }
