@@ -27,7 +27,7 @@ impl RequestForms {
     /// Returns the grammar of `form`, which `compile` compiles unless the request has compiled it before.
     ///
     /// # Errors
-    /// Those of `compile`, and [`GrammarError::Schema`] if the time of the request is over.
+    /// The errors of `compile`, and [`GrammarError::Schema`] if the time of the request is over.
     pub(super) fn compile_once(
         &self,
         form: &OutputForm,
