@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use waymark_models::Arithmetic;
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, ScoredModel, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
@@ -55,7 +55,7 @@ fn main() {
     let update = ends(times.iter().map(|times| times[1])).1;
     let forward = ends((0..rounds).map(|_| {
         let begin = Instant::now();
-        learner.score(&pack, false).expect("the pass runs");
+        learner.score(&pack, ScoredModel::Adapted).expect("the pass runs");
         begin.elapsed().as_secs_f64()
     }));
     let tokens = pack.tokens().len();

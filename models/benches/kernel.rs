@@ -14,7 +14,7 @@ use waymark_models::gradient::attention::AttentionPlan;
 use waymark_models::gradient::vocabulary::{self, VocabularyHead};
 use waymark_models::gradient::{Pack, Score, Slope, outer};
 use waymark_models::kernel::attention::{HeadLayout, ScoreRule};
-use waymark_models::kernel::{Brain, GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
+use waymark_models::kernel::{Bf16Matrix, GgmlKind, Packed, Team, gelu, matmul, rms_norm, silu_mul, softmax};
 
 use machine::{bandwidth, best, float_peak, integer_peak};
 
@@ -35,8 +35,8 @@ fn main() {
             products(&team, kind);
         }
     }
-    if "brain".contains(wanted) {
-        brains(&team);
+    if "bf16".contains(wanted) {
+        bf16(&team);
     }
     elementwise();
     learning(&team);
@@ -66,13 +66,13 @@ fn products(team: &Team, kind: GgmlKind) {
     }
 }
 
-/// Brain floats compared with plain floats and the default model's form, at the few rows of decoding and the many
+/// Products in bf16 compared with f32 and the default model's form, at the few rows of decoding and the many
 /// rows of prefill and training.
-fn brains(team: &Team) {
-    println!("brain floats, (out, in): GFLOP/s at m = 1, 8, 32, 96, 512, 2048, in brackets plain floats and Q4_1");
+fn bf16(team: &Team) {
+    println!("bf16, (out, in): GFLOP/s at m = 1, 8, 32, 96, 512, 2048, in brackets plain floats and Q4_1");
     for (out, inn) in SHAPES {
         let plain = Packed::from_f32(&vec![0.5; out * inn], out, inn);
-        let brain = Brain::of(&plain);
+        let matrix = Bf16Matrix::of(&plain);
         let quantized = Packed::from_ggml(GgmlKind::Q4_1, &vec![0x11; out * inn / 32 * 20], out, inn).unwrap();
         print!("  ({out:5}, {inn:4})");
         for m in [1, 8, 32, 96, 512, 2048] {
@@ -82,7 +82,7 @@ fn brains(team: &Team) {
             let x = vec![0.5; m * inn];
             let mut y = vec![0.0; m * out];
             let [rounded, exact, compact] = [
-                best(|| brain.matmul(team, &x, m, black_box(&mut y))),
+                best(|| matrix.matmul(team, &x, m, black_box(&mut y))),
                 best(|| matmul(team, &x, m, &plain, black_box(&mut y))),
                 best(|| matmul(team, &x, m, &quantized, black_box(&mut y))),
             ]

@@ -94,7 +94,13 @@ fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
     }
     named.extend(tokenizer.id(&eos_name));
     let eos = end_tokens(&tokenizer, named);
-    Ok((tokenizer, template, eos))
+    // The setting replaces the template of the post-processor, as in `transformers`.
+    let bos_id = match settings.add_bos_token.as_ref().and_then(Value::as_bool) {
+        Some(true) => tokenizer.id(&bos),
+        Some(false) => None,
+        None => tokenizer.opening_token(),
+    };
+    Ok((tokenizer.with_bos(bos_id), template, eos))
 }
 
 /// End-of-turn tokens named by the checkpoint and the control tokens among [`END_TOKENS`], sorted by ID, without
@@ -109,6 +115,7 @@ fn end_tokens(tokenizer: &Tokenizer, named: impl IntoIterator<Item = u32>) -> Ve
 
 #[derive(Debug, Default, Deserialize)]
 struct TokenizerSettings {
+    add_bos_token: Option<Value>,
     bos_token: Option<Value>,
     eos_token: Option<Value>,
     chat_template: Option<Value>,
@@ -170,19 +177,64 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    #[test]
-    fn a_folder_stops_at_every_end_that_its_files_or_its_family_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |file: &str, json: Value| std::fs::write(folder.path().join(file), json.to_string()).unwrap();
-        // The vocabulary has one token, so the added tokens have the IDs from 1 on.
-        let tokens = [("<|endoftext|>", true), ("<|im_end|>", true), ("</turn>", true), ("<|eot_id|>", false)];
-        let added = |(id, (name, special)): (u32, (&str, bool))| {
+    /// Entries of added tokens in a `tokenizer.json` whose vocabulary has one token, so that their IDs begin at 1.
+    fn added_tokens(tokens: &[(&str, bool)]) -> Vec<Value> {
+        let added = |(id, (name, special)): (u32, &(&str, bool))| {
             json!({
                 "id": id, "content": name, "special": special,
                 "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
             })
         };
-        let added: Vec<Value> = (1..).zip(tokens).map(added).collect();
+        (1..).zip(tokens).map(added).collect()
+    }
+
+    #[test]
+    fn a_text_begins_with_bos_where_the_files_say_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |file: &str, json: Value| std::fs::write(folder.path().join(file), json.to_string()).unwrap();
+        let first = || from_folder(folder.path()).unwrap().0.encode_text("a").unwrap();
+        let model = json!({ "type": "BPE", "vocab": { "a": 0 }, "merges": [] });
+        let added = added_tokens(&[("<s>", true), ("<cls>", true)]);
+        let tokenizer = json!({ "version": "1.0", "added_tokens": added, "model": model });
+        write("tokenizer.json", tokenizer.clone());
+        assert_eq!(first(), [0]);
+        write("tokenizer_config.json", json!({ "add_bos_token": true, "bos_token": { "content": "<s>" } }));
+        assert_eq!(first(), [1, 0]);
+        // As in Llama 3, whose settings do not name the switch.
+        let sequence = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+        let opened = json!({
+            "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "<cls>", "type_id": 0 } }, sequence],
+            "pair": [sequence, { "Sequence": { "id": "B", "type_id": 1 } }],
+            "special_tokens": { "<cls>": { "id": "<cls>", "ids": [2], "tokens": ["<cls>"] } },
+        });
+        let closed = json!({
+            "type": "TemplateProcessing",
+            "single": [sequence, { "SpecialToken": { "id": "<cls>", "type_id": 0 } }],
+            "pair": [sequence, { "Sequence": { "id": "B", "type_id": 1 } }],
+            "special_tokens": { "<cls>": { "id": "<cls>", "ids": [2], "tokens": ["<cls>"] } },
+        });
+        let level = json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true });
+        let whole = json!({ "type": "Sequence", "processors": [level, opened] });
+        let cases: [(Value, &[u32]); 4] = [(opened, &[2, 0]), (whole, &[2, 0]), (closed, &[0]), (level, &[0])];
+        for (processor, wanted) in cases {
+            let mut with = tokenizer.clone();
+            with["post_processor"] = processor.clone();
+            write("tokenizer.json", with);
+            write("tokenizer_config.json", json!({ "bos_token": "<s>" }));
+            assert_eq!(first(), wanted, "{processor}");
+            // As in Qwen 2.
+            write("tokenizer_config.json", json!({ "add_bos_token": false, "bos_token": null }));
+            assert_eq!(first(), [0], "{processor}");
+        }
+    }
+
+    #[test]
+    fn a_folder_stops_at_every_end_that_its_files_or_its_family_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |file: &str, json: Value| std::fs::write(folder.path().join(file), json.to_string()).unwrap();
+        let tokens = [("<|endoftext|>", true), ("<|im_end|>", true), ("</turn>", true), ("<|eot_id|>", false)];
+        let added = added_tokens(&tokens);
         let model = json!({ "type": "BPE", "vocab": { "a": 0 }, "merges": [] });
         write("tokenizer.json", json!({ "version": "1.0", "added_tokens": added, "model": model }));
         write("tokenizer_config.json", json!({ "eos_token": { "content": "</turn>" } }));

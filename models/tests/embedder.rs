@@ -83,24 +83,32 @@ fn a_query_does_not_wait_for_a_whole_batch() {
     let embedder = open();
     let long = "the longest of all passages goes on and on ".repeat(40);
     let batch = vec![long.as_str(); 32];
-    let done = AtomicBool::new(false);
-    let (whole, longest) = std::thread::scope(|scope| {
-        let batch = scope.spawn(|| {
-            let begun = Instant::now();
-            assert_eq!(embedder.embed(&batch).unwrap().len(), 32);
-            done.store(true, Ordering::Release);
-            begun.elapsed()
+    let mut measured = Vec::new();
+    // Several times, because another process may take the CPU during one query.
+    while measured.len() < 3 {
+        let done = AtomicBool::new(false);
+        let (whole, longest) = std::thread::scope(|scope| {
+            let batch = scope.spawn(|| {
+                let begun = Instant::now();
+                assert_eq!(embedder.embed(&batch).unwrap().len(), 32);
+                done.store(true, Ordering::Release);
+                begun.elapsed()
+            });
+            let mut longest = Duration::ZERO;
+            while !done.load(Ordering::Acquire) {
+                let begun = Instant::now();
+                embedder.embed(&["a query"]).unwrap();
+                longest = longest.max(begun.elapsed());
+            }
+            (batch.join().unwrap(), longest)
         });
-        let mut longest = Duration::ZERO;
-        while !done.load(Ordering::Acquire) {
-            let begun = Instant::now();
-            embedder.embed(&["a query"]).unwrap();
-            longest = longest.max(begun.elapsed());
+        // The batch has eight passes: a caller that waits for one or two of them is far from waiting for all.
+        if longest < whole / 2 {
+            return;
         }
-        (batch.join().unwrap(), longest)
-    });
-    // The batch has eight passes: a caller that waits for one or two of them is far from waiting for all.
-    assert!(longest < whole / 2, "a query took {longest:?} beside a batch of {whole:?}");
+        measured.push((longest, whole));
+    }
+    panic!("queries and the batches beside them took {measured:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fixture::path;
 use reference::{Reference, fixed, slopes};
 use waymark_models::gradient::{
-    DistillationTerm, Learner, Likeliest, Lora, Module, Objective, Pack, Score, Slope, Tune,
+    DistillationTerm, Learner, Likeliest, Lora, Module, Objective, Pack, Score, ScoredModel, Slope, Tune,
 };
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
@@ -252,7 +252,7 @@ fn the_likeliest_tokens_are_the_first_of_all() {
     let (weights, mut learner) = learner("qwen3", &lora(), 2);
     let pack = large();
     let rows = Reference::new(&weights, &learner, SCALE).rows(&pack);
-    let found = learner.likeliest(&pack, COUNT, false).unwrap();
+    let found = learner.likeliest(&pack, COUNT, ScoredModel::Adapted).unwrap();
     assert_eq!(found.len(), rows.len());
     for (found, row) in found.iter().zip(&rows) {
         let mut sorted = row.clone();
@@ -264,14 +264,14 @@ fn the_likeliest_tokens_are_the_first_of_all() {
             assert!((f64::from(p) - sorted[rank].exp() / total).abs() < 1e-3, "{rank}: {p}");
         }
     }
-    let base = learner.likeliest(&pack, COUNT, true).unwrap();
+    let base = learner.likeliest(&pack, COUNT, ScoredModel::Base).unwrap();
     assert_ne!(base, found);
     learner.change(|values, _| values.fill(0.0));
-    assert_eq!(learner.likeliest(&pack, COUNT, false).unwrap(), base);
-    assert_eq!(learner.likeliest(&Pack::new(), COUNT, false).unwrap(), []);
-    assert!(learner.likeliest(&pack, 0, false).unwrap_err().to_string().contains("0 most probable"));
+    assert_eq!(learner.likeliest(&pack, COUNT, ScoredModel::Adapted).unwrap(), base);
+    assert_eq!(learner.likeliest(&Pack::new(), COUNT, ScoredModel::Adapted).unwrap(), []);
+    assert!(learner.likeliest(&pack, 0, ScoredModel::Adapted).unwrap_err().to_string().contains("0 most probable"));
     let (_, mut whole) = self::learner("qwen3", &Tune::Full, 1);
-    assert!(whole.likeliest(&pack, COUNT, true).is_err());
+    assert!(whole.likeliest(&pack, COUNT, ScoredModel::Base).is_err());
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn states_are_those_of_the_decoder_and_know_no_adapter_where_none_is_asked_for()
         let (weights, mut learner) = learner(name, &lora(), 2);
         let pack = large();
         let expected = Reference::new(&weights, &learner, SCALE).states(&pack);
-        let found = learner.states(&pack, false).unwrap();
+        let found = learner.states(&pack, ScoredModel::Adapted).unwrap();
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!(found.len(), expected.len());
@@ -289,16 +289,16 @@ fn states_are_those_of_the_decoder_and_know_no_adapter_where_none_is_asked_for()
                 assert!((f64::from(*found) - expected).abs() < 1e-3 * largest, "{name}: {found}, not {expected}");
             }
         }
-        let base = learner.states(&pack, true).unwrap();
+        let base = learner.states(&pack, ScoredModel::Base).unwrap();
         assert_ne!(base, found);
         learner.change(|values, _| values.iter_mut().for_each(|value| *value *= -2.0));
-        assert_eq!(learner.states(&pack, true).unwrap(), base);
+        assert_eq!(learner.states(&pack, ScoredModel::Base).unwrap(), base);
         learner.change(|values, _| values.fill(0.0));
-        assert_eq!(learner.states(&pack, false).unwrap(), base);
+        assert_eq!(learner.states(&pack, ScoredModel::Adapted).unwrap(), base);
     }
     let (_, mut whole) = learner("qwen3", &Tune::Full, 1);
-    assert!(whole.states(&large(), true).is_err());
-    assert_eq!(whole.states(&Pack::new(), false).unwrap(), Vec::<Vec<f32>>::new());
+    assert!(whole.states(&large(), ScoredModel::Base).is_err());
+    assert_eq!(whole.states(&Pack::new(), ScoredModel::Adapted).unwrap(), Vec::<Vec<f32>>::new());
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn threads_memory_and_what_came_before_change_no_bit() {
             other.set_limit(Some(0));
             other.set_limit(Some(other.bytes_of(&pack)));
             assert!(gradients(&mut other, &pack) == expected, "{name}, {threads} threads, computed again");
-            let scores = other.score(&pack, false).unwrap();
+            let scores = other.score(&pack, ScoredModel::Adapted).unwrap();
             assert!(scores == expected.1, "{name}, {threads} threads, scores");
             assert!(other.bytes(1000) < first.bytes(1000), "{name}: less memory");
         }
@@ -364,7 +364,7 @@ fn a_change_counts_in_the_next_pass_and_the_base_stays() {
     for tune in [lora(), Tune::Full] {
         let (_, mut learner) = learner("qwen3", &tune, 2);
         let (gradient, before) = gradients(&mut learner, &pack);
-        let base = learner.score(&pack, true);
+        let base = learner.score(&pack, ScoredModel::Base);
         let slopes = slopes(&pack);
         let loss = |scores: &[Score]| -> f64 {
             let term = |(score, slope): (&Score, &waymark_models::gradient::Slope)| {
@@ -377,12 +377,12 @@ fn a_change_counts_in_the_next_pass_and_the_base_stays() {
         learner.change(|values, gradients| {
             values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate as f32 * *gradient);
         });
-        let after = learner.score(&pack, false).unwrap();
+        let after = learner.score(&pack, ScoredModel::Adapted).unwrap();
         let found = loss(&before) - loss(&after);
         let expected = rate * norm;
         assert!((found - expected).abs() < 0.1 * expected, "{tune:?}: the loss fell by {found}, not {expected}");
         match tune {
-            Tune::Lora(_) => assert_eq!(learner.score(&pack, true).unwrap(), base.unwrap()),
+            Tune::Lora(_) => assert_eq!(learner.score(&pack, ScoredModel::Base).unwrap(), base.unwrap()),
             Tune::Full => assert!(base.is_err()),
         }
     }
@@ -400,7 +400,8 @@ fn a_new_adapter_changes_nothing_and_depends_on_its_seed() {
     let other = load(2);
     assert_eq!(one.values(), same.values());
     assert_ne!(one.values(), other.values());
-    assert_eq!(one.score(&forest(), false).unwrap(), one.score(&forest(), true).unwrap());
+    let adapted = one.score(&forest(), ScoredModel::Adapted).unwrap();
+    assert_eq!(adapted, one.score(&forest(), ScoredModel::Base).unwrap());
     let names: Vec<_> = one.parameters().iter().map(|parameter| parameter.name.as_str()).collect();
     assert_eq!(names[0], "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
     assert_eq!(names[7], "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight");
@@ -421,7 +422,7 @@ fn what_does_not_fit_is_refused() {
     let mut pack = Pack::new();
     pack.push(&[1, 256], None);
     pack.target(0, 1);
-    let error = learner.score(&pack, false).unwrap_err().to_string();
+    let error = learner.score(&pack, ScoredModel::Adapted).unwrap_err().to_string();
     assert!(error.contains("segment 0, position 1: token 256"), "{error}");
     pack.clear();
     let prompt = pack.push(&tokens(100, 1), None);
@@ -452,7 +453,7 @@ fn a_pack_without_targets_learns_nothing() {
         pack.push(&[1, 2], None);
         pack
     }] {
-        assert_eq!(learner.score(&pack, false).unwrap(), []);
+        assert_eq!(learner.score(&pack, ScoredModel::Adapted).unwrap(), []);
         assert!(gradients(&mut learner, &pack).0.iter().all(|&gradient| gradient == 0.0));
     }
 }

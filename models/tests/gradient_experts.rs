@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fixture::{Tensors, decoder, difference, path, whole};
 use waymark_models::Arithmetic;
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, ScoredModel, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
@@ -164,7 +164,7 @@ fn the_learner_scores_what_the_decoder_serves() {
         let mut decoder = decoder(&folder);
         let slot = decoder.load_adapter(&folder.join("adapter")).unwrap();
         let logits = whole(&mut decoder, &tokens, Some(slot));
-        let scores = learner(name, "", 2).score(&pack(&tokens), false).unwrap();
+        let scores = learner(name, "", 2).score(&pack(&tokens), ScoredModel::Adapted).unwrap();
         for ((logits, token), score) in logits.iter().zip(&tokens[1..]).zip(scores) {
             let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();

@@ -1,4 +1,4 @@
-//! Learner with frozen weights in brain floats, compared with the learner in `f32`.
+//! Learner with frozen weights in bf16, compared with the learner in `f32`.
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fixture::{Tensors, path};
 use waymark_models::Arithmetic;
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, ScoredModel, Slope, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 
@@ -106,7 +106,7 @@ fn nothing_depends_on_threads_or_on_what_is_computed_again() {
     let pack = pack();
     let mut one = learner("llama", Arithmetic::Bf16, 1);
     let expected = step(&mut one, &pack);
-    let scores = one.score(&pack, false).unwrap();
+    let scores = one.score(&pack, ScoredModel::Adapted).unwrap();
     for threads in [2, 3] {
         let mut other = learner("llama", Arithmetic::Bf16, threads);
         assert_eq!(step(&mut other, &pack), expected);
@@ -114,7 +114,7 @@ fn nothing_depends_on_threads_or_on_what_is_computed_again() {
         let least = other.bytes_of(&pack);
         other.set_limit(Some(least));
         assert_eq!(step(&mut other, &pack), expected);
-        assert_eq!(other.score(&pack, false).unwrap(), scores);
+        assert_eq!(other.score(&pack, ScoredModel::Adapted).unwrap(), scores);
     }
 }
 
@@ -155,7 +155,7 @@ fn smollm2_learns_alike() {
     let tune = Tune::Lora(Lora { rank: 8, alpha: 16.0, targets: Module::ALL.to_vec(), seed: 5 });
     let run = |arithmetic| {
         let mut learner = Learner::load_with(&weights, Arc::new(Team::new(2)), &tune, arithmetic).unwrap();
-        let scores = learner.score(&pack, false).unwrap();
+        let scores = learner.score(&pack, ScoredModel::Adapted).unwrap();
         (scores, descend(&mut learner, &pack, 5, 0.2))
     };
     let exact = run(Arithmetic::F32);

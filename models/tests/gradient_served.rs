@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fixture::{decoder, decoder_in, path, whole};
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Precision, Score, Tune};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Precision, Score, ScoredModel, Tune};
 use waymark_models::kernel::Team;
 use waymark_models::weights::Weights;
 use waymark_models::{Arithmetic, ModelError};
@@ -72,8 +72,8 @@ fn apart(from: &Path, tokens: &[u32], targets: &[Module], [trained, served_in]: 
     let pack = sequence(tokens);
     let mut apart = 0.0f64;
     let mut seen = Vec::new();
-    for (base, slot) in [(true, None), (false, Some(slot))] {
-        let scores = learner.score(&pack, base).unwrap();
+    for (model, slot) in [(ScoredModel::Base, None), (ScoredModel::Adapted, Some(slot))] {
+        let scores = learner.score(&pack, model).unwrap();
         apart = apart.max(difference(&scores, &served(&whole(&mut decoder, tokens, slot), tokens)));
         seen.push(scores);
     }
@@ -88,7 +88,7 @@ fn tiny_models_score_as_they_are_served() {
         for targets in [&Module::ALL[..], &[Module::OProj, Module::UpProj]] {
             let exact = agree(&path(name), &tokens, targets, Arithmetic::F32);
             assert!(exact < 1e-4, "{name}: {exact}");
-            // A difference in the last digit may round an activation to the other neighboring brain float.
+            // A difference in the last digit may round an activation to the other neighboring bf16.
             let alike = agree(&path(name), &tokens, targets, Arithmetic::Bf16);
             assert!(alike < 1e-1, "{name}: {alike} in bf16");
             for mixed in [[Arithmetic::Bf16, Arithmetic::F32], [Arithmetic::F32, Arithmetic::Bf16]] {
@@ -128,7 +128,7 @@ fn a_decoder_takes_all_weights_as_they_were_learned() {
         learner.change(|values, _| {
             values.iter_mut().enumerate().for_each(|(at, value)| *value *= 1.0 + (at % 5) as f32 / 10.0)
         });
-        let scores = learner.score(&pack, false).unwrap();
+        let scores = learner.score(&pack, ScoredModel::Adapted).unwrap();
         assert!(difference(&scores, &before) > 1e-2, "{name}: the change does nothing");
         decoder.replace_weights(&learner.weights().unwrap()).unwrap();
         let apart = difference(&scores, &served(&whole(&mut decoder, &tokens, None), &tokens));

@@ -115,7 +115,7 @@ fn schemas_that_cannot_be_followed_are_refused_in_time() {
         let message = refused.unwrap_err().to_string();
         assert!(!message.is_empty() && !message.contains('\n') && message.len() < 400, "{message}");
         // Generous, for slow machines under load; without the limits, some of these would take minutes.
-        assert!(begun.elapsed() < Duration::from_secs(10), "{schema}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "{schema}");
     }
     assert!(vocabulary.compile(&Json::Object).is_ok(), "none of this harms the next one");
 }
@@ -133,7 +133,7 @@ fn a_pattern_may_be_heavy_but_no_token_is() {
         }
         writer.accept(u32::from(byte)).unwrap();
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 /// Returns a schema of about 60 KB whose definitions form a chain. `link` returns a schema that contains a reference.

@@ -156,25 +156,158 @@ fn hostile_vocabularies_are_refused_without_panic_or_allocation() {
     assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("too high"), "{error}");
 }
 
+/// Opens the tokenizer of a GGUF with these entries of `tokenizer.ggml`.
+fn from_metadata(entries: Vec<(&str, Value)>) -> Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let metadata = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
+    synthetic::write_gguf(&path, "llama", GgmlDType::F32, metadata);
+    Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap()
+}
+
+fn text(value: &str) -> Value {
+    Value::String(value.to_owned())
+}
+
+fn text_list(values: &[&str]) -> Value {
+    Value::Array(values.iter().map(|value| text(value)).collect())
+}
+
 #[test]
-fn a_space_before_the_first_word_alone_is_refused() {
+fn all_names_of_a_splitting_rule_are_known() {
+    // The rules differ in the number of digits that stay together: one, up to three, or all.
+    for (names, wanted) in [
+        (&["smollm", "refact", "starcoder", "minerva-7b"][..], &[0, 0, 0, 0][..]),
+        (&["qwen2", "deepseek-r1-qwen", "kormo", "megrez", "f2llmv2"], &[0, 0, 0, 0]),
+        (&["dbrx", "smaug-bpe"], &[2, 0]),
+        (&["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"], &[2, 0]),
+        (&["gpt-2", "gpt2", "mellum", "a.x-4.0", "trillion", "granite-docling"], &[3]),
+    ] {
+        for name in names {
+            let tokens = text_list(&["1", "11", "111", "1111"]);
+            let merges = text_list(&["1 1", "11 1", "11 11"]);
+            let entries = vec![("model", text("gpt2")), ("pre", text(name)), ("tokens", tokens), ("merges", merges)];
+            let ids: Vec<u32> = from_metadata(entries).encode("1111", Specials::Literal).unwrap();
+            assert_eq!(ids, wanted, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_text_begins_with_bos_where_a_gguf_says_so() {
+    let encoded = |model: &str, pre: &str, flag: Option<bool>| {
+        let mut entries = vec![
+            ("model", text(model)),
+            ("pre", text(pre)),
+            ("tokens", text_list(&["<s>", "\u{2581}", "a", "b", "ab"])),
+            ("merges", text_list(&["a b"])),
+            ("scores", Value::Array(vec![Value::F32(0.0); 5])),
+            ("token_type", Value::Array([3, 1, 1, 1, 1].map(Value::I32).to_vec())),
+            ("bos_token_id", Value::U32(0)),
+        ];
+        entries.extend(flag.map(|flag| ("add_bos_token", Value::Bool(flag))));
+        let tokenizer = from_metadata(entries);
+        // Text after other tokens has no BOS.
+        assert_ne!(tokenizer.encode("ab", Specials::Literal).unwrap()[0], 0);
+        tokenizer.encode_text("ab").unwrap()
+    };
+    assert_eq!(encoded("gpt2", "smollm", Some(true)), [0, 4]);
+    assert_eq!(encoded("gpt2", "smollm", Some(false)), [4]);
+    assert_eq!(encoded("llama", "default", Some(true)), [0, 1, 4]);
+    assert_eq!(encoded("llama", "default", Some(false)), [1, 4]);
+    // The defaults of llama.cpp.
+    assert_eq!(encoded("llama", "default", None), [0, 1, 4]);
+    assert_eq!(encoded("gpt2", "llama-bpe", None), [0, 4]);
+    for pre in ["qwen2", "smollm", "gpt-2", "default"] {
+        assert_eq!(encoded("gpt2", pre, None), [4], "{pre}");
+    }
+}
+
+#[test]
+fn the_default_model_begins_no_text_with_bos() {
+    let ids = SMOLLM2.tokenizer.encode("The quick brown fox", Specials::Literal).unwrap();
+    assert_eq!(SMOLLM2.tokenizer.encode_text("The quick brown fox").unwrap(), ids);
+}
+
+#[test]
+fn a_space_before_the_first_word_alone_stands_at_the_beginning_of_a_sequence() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
-    let open = |pre: serde_json::Value| {
-        let model = serde_json::json!({ "type": "BPE", "vocab": { "\u{2581}": 0, "a": 1 }, "merges": [] });
-        let whole = serde_json::json!({ "version": "1.0", "added_tokens": [], "pre_tokenizer": pre, "model": model });
-        std::fs::write(&path, whole.to_string()).unwrap();
-        Tokenizer::from_file(&path)
-    };
     let mark = "\u{2581}";
+    let open = |pre: serde_json::Value| {
+        let model = serde_json::json!({ "type": "BPE", "vocab": { mark: 0, "a": 1 }, "merges": [] });
+        let added = [added_token(2, "<s>", false)];
+        let whole =
+            serde_json::json!({ "version": "1.0", "added_tokens": added, "pre_tokenizer": pre, "model": model });
+        std::fs::write(&path, whole.to_string()).unwrap();
+        Tokenizer::from_file(&path).unwrap()
+    };
     let space =
         |scheme: &str| serde_json::json!({ "type": "Metaspace", "replacement": mark, "prepend_scheme": scheme });
     for pre in [space("first"), serde_json::json!({ "type": "Sequence", "pretokenizers": [space("first")] })] {
-        let error = open(pre).unwrap_err();
-        assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains("first"), "{error}");
+        let tokenizer = open(pre);
+        // The library itself writes none after a control token.
+        assert_eq!(tokenizer.encode("a<s>a", Specials::Parse).unwrap(), [0, 1, 2, 1]);
+        for (text, ids) in [("a a", &[0, 1, 0, 1][..]), (" a", &[0, 1]), ("\u{2581}a", &[0, 1]), ("", &[])] {
+            assert_eq!(tokenizer.encode_text(text).unwrap(), ids, "{text:?}");
+        }
+        let prompt = |parts: [(&str, bool); 2]| {
+            let segment = |(text, trusted): (&str, bool)| TextSegment { text: text.to_owned(), trusted };
+            tokenizer.encode_prompt(&parts.map(segment)).unwrap()
+        };
+        assert_eq!(prompt([("", true), ("a", false)]), [0, 1]);
+        assert_eq!(prompt([("<s>", true), ("a", false)]), [2, 1]);
+        assert_eq!(prompt([("a<s>", true), ("a a", false)]), [0, 1, 2, 1, 0, 1]);
+        // What continues a sequence has no space of its own.
+        assert_eq!(tokenizer.encode("a", Specials::Literal).unwrap(), [1]);
+        assert_eq!(segment_ids(&tokenizer, "a<s>a", true), [1, 2, 1]);
     }
-    assert_eq!(open(space("always")).unwrap().encode("a", Specials::Literal).unwrap(), [0, 1]);
-    assert_eq!(open(space("never")).unwrap().encode("a", Specials::Literal).unwrap(), [1]);
+    assert_eq!(open(space("always")).encode("a", Specials::Literal).unwrap(), [0, 1]);
+    assert_eq!(open(space("never")).encode_text("a").unwrap(), [1]);
+}
+
+#[test]
+fn letters_among_the_added_tokens_are_found_in_every_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    let level = serde_json::json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true
+    });
+    // As in DeepSeek-Coder: no text has the byte 0xFC, whose printable spelling became an added token.
+    let vocab = serde_json::json!({
+        "F": 0, "h": 1, "r": 2, "e": 3, "<": 4, "x": 5, ">": 6, "\u{c3}": 7, "\u{bc}": 8
+    });
+    let open = |names: [&str; 2], special: bool| {
+        let added = |(id, name): (usize, &str)| {
+            let mut entry = added_token(id, name, true);
+            entry["special"] = (special && name == "\u{fc}").into();
+            entry
+        };
+        let added: Vec<_> = (9..).zip(names).map(added).collect();
+        let whole = serde_json::json!({
+            "version": "1.0", "added_tokens": added, "pre_tokenizer": level, "decoder": level,
+            "model": { "type": "BPE", "vocab": vocab, "merges": [] },
+        });
+        std::fs::write(&path, whole.to_string()).unwrap();
+        Tokenizer::from_file(&path).unwrap()
+    };
+    let tokenizer = open(["\u{fc}", "<x>"], false);
+    let ids = [0, 9, 1, 2, 3, 2];
+    for specials in [Specials::Parse, Specials::Literal] {
+        assert_eq!(tokenizer.encode("F\u{fc}hrer", specials).unwrap(), ids, "{specials:?}");
+    }
+    assert_eq!(segment_ids(&tokenizer, "F\u{fc}hrer", false), ids);
+    assert_eq!(tokenizer.encode("\u{fc}\u{fc}", Specials::Literal).unwrap(), [9, 9]);
+    assert_eq!(tokenizer.decode(&ids), "F\u{fc}hrer");
+    // Names of several characters may be tags, so that they stay text.
+    assert_eq!(tokenizer.encode("<x>", Specials::Parse).unwrap(), [10]);
+    assert_eq!(tokenizer.encode("<x>", Specials::Literal).unwrap(), [4, 5, 6]);
+    assert_eq!(tokenizer.marker_names(), ["<x>"]);
+    // So does a control token of one character, and a character that a longer token contains.
+    let control = open(["\u{fc}", "<x>"], true);
+    assert_eq!(control.encode("\u{fc}", Specials::Literal).unwrap(), [7, 8]);
+    let run = open(["\u{fc}", "\u{fc}\u{fc}"], false);
+    assert_eq!(run.encode("\u{fc}", Specials::Literal).unwrap(), [7, 8]);
 }
 
 /// Encodes a single segment of a conversation.

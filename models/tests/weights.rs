@@ -83,6 +83,16 @@ fn safetensors_are_read_whole_and_sharded() {
 }
 
 #[test]
+fn a_gguf_is_opened_beside_a_configuration_without_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    write_gguf(&folder.path().join("model.gguf"), "llama", GgmlDType::F32, Vec::new());
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    assert!(Weights::open(folder.path()).unwrap().gguf().is_some());
+    write_hf(folder.path(), "llama", false);
+    assert!(Weights::open(folder.path()).unwrap().gguf().is_none());
+}
+
+#[test]
 fn an_index_cannot_point_outside_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     write_hf(folder.path(), "llama", true);

@@ -231,6 +231,6 @@ pub(super) fn gains(
 fn read_row(matrix: &Matrix, row: usize, into: &mut [f32]) {
     match matrix {
         Matrix::Exact(packed) | Matrix::Integer(packed) => packed.row_f32(row, into),
-        Matrix::Rounded(brain) => brain.row_f32(row, into),
+        Matrix::Rounded(rounded) => rounded.row_f32(row, into),
     }
 }

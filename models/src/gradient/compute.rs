@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Likeliest, Objective, Pack, Score};
+use super::{Likeliest, Objective, Pack, Score, ScoredModel};
 use crate::ModelError;
 
 /// Hardware that runs a learner's passes: the CPU or a GPU. The learner has already validated the packs: tokens lie
@@ -12,13 +12,13 @@ pub(crate) trait Compute: fmt::Debug + Send {
     fn take(&mut self, values: &[f32]);
 
     /// Implements [`Learner::score`](super::Learner::score).
-    fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError>;
+    fn score(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Score>, ModelError>;
 
     /// Implements [`Learner::likeliest`](super::Learner::likeliest).
-    fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError>;
+    fn likeliest(&mut self, pack: &Pack, count: usize, model: ScoredModel) -> Result<Vec<Likeliest>, ModelError>;
 
     /// Implements [`Learner::states`](super::Learner::states).
-    fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError>;
+    fn states(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Vec<f32>>, ModelError>;
 
     /// Implements [`Learner::learn`](super::Learner::learn); adds to `gradients`.
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError>;

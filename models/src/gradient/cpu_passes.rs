@@ -9,8 +9,8 @@ use super::load::Loader;
 use super::network::Network;
 use super::parameter::Table;
 use super::projection::ActivationRows;
-use super::tape::{PassScratch, Tape};
-use super::{Compute, Likeliest, Objective, Pack, PackSegment, Score, Tune};
+use super::tape::{LayerActivations, PassScratch, Tape};
+use super::{Compute, Likeliest, Objective, Pack, PackSegment, Score, ScoredModel, Tune};
 use crate::decoder::{DecoderConfig, Ropes};
 use crate::kernel::Team;
 use crate::kernel::attention::HeadLayout;
@@ -73,6 +73,21 @@ impl CpuPasses {
         self.ropes.reserve(pack.segments().iter().map(PackSegment::end).max().unwrap_or(0));
         AttentionPlan::with(pack, self.heads(), self.arithmetic)
     }
+
+    /// Prepares a forward pass of `model` over `pack` and calls `run` with it and with buffers of its size.
+    fn scoring<T>(
+        &mut self,
+        pack: &Pack,
+        model: ScoredModel,
+        run: impl FnOnce(&Network, &LayerPass<'_>, &mut LayerActivations, &mut PassScratch) -> T,
+    ) -> Result<T, ModelError> {
+        let plan = self.plan(pack);
+        self.resize_for_scoring(pack)?;
+        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
+        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: model == ScoredModel::Adapted };
+        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
+        Ok(run(network, &pass, &mut tape.activations[0], scratch))
+    }
 }
 
 impl Compute for CpuPasses {
@@ -80,31 +95,16 @@ impl Compute for CpuPasses {
         self.network.repack(&self.team, values);
     }
 
-    fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
-        let plan = self.plan(pack);
-        self.resize_for_scoring(pack)?;
-        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
-        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
-        Ok(network.score(&pass, pack, &mut tape.activations[0], scratch))
+    fn score(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Score>, ModelError> {
+        self.scoring(pack, model, |network, pass, kept, scratch| network.score(pass, pack, kept, scratch))
     }
 
-    fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
-        let plan = self.plan(pack);
-        self.resize_for_scoring(pack)?;
-        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
-        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
-        Ok(network.likeliest(&pass, pack, count, &mut tape.activations[0], scratch))
+    fn likeliest(&mut self, pack: &Pack, count: usize, model: ScoredModel) -> Result<Vec<Likeliest>, ModelError> {
+        self.scoring(pack, model, |network, pass, kept, scratch| network.likeliest(pass, pack, count, kept, scratch))
     }
 
-    fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
-        let plan = self.plan(pack);
-        self.resize_for_scoring(pack)?;
-        let Self { config, team, network, ropes, tape, scratch, positions, .. } = self;
-        let rows = ActivationRows { team, count: pack.tokens().len(), adapted: !base };
-        let pass = LayerPass { config, ropes, plan: &plan, positions, rows };
-        Ok(network.states(&pass, pack, &mut tape.activations[0], scratch))
+    fn states(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.scoring(pack, model, |network, pass, kept, scratch| network.states(pass, pack, kept, scratch))
     }
 
     fn learn(&mut self, pack: &Pack, objective: &mut dyn Objective, gradients: &mut [f32]) -> Result<(), ModelError> {

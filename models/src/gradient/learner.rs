@@ -11,6 +11,15 @@ use crate::kernel::Team;
 use crate::weights::Weights;
 use crate::{Arithmetic, ModelError};
 
+/// Model that a [`Learner`] scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScoredModel {
+    /// Model with the learner's values: those of the adapter, or of all weights.
+    Adapted,
+    /// Base model, without the adapter.
+    Base,
+}
+
 /// A trainable decoder. Values and gradients are one flat `f32` vector each, in host memory. Passes run on the CPU, or
 /// on a GPU (`load_on_gpu`, with the feature `cuda`).
 ///
@@ -137,52 +146,51 @@ impl Learner {
         self.compute.bytes_of(pack)
     }
 
-    /// Scores all targets, in the order of the pack, without gradients. `base` disables the adapter.
+    /// Scores all targets under `model`, in the order of the pack, without gradients.
     ///
     /// # Errors
-    /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence exceeds the context, `base` is set
-    /// for a learner without an adapter, or the pass exceeds the [limit](Self::set_limit); [`ModelError::Gpu`] when
-    /// the GPU fails.
-    pub fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
-        self.check_base(base)?;
+    /// [`ModelError::Input`] when a token is outside the vocabulary, a sequence exceeds the context, `model` is the
+    /// base of a learner without an adapter, or the pass exceeds the [limit](Self::set_limit); [`ModelError::Gpu`]
+    /// when the GPU fails.
+    pub fn score(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Score>, ModelError> {
+        self.check_model(model)?;
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(Vec::new());
         }
-        self.compute.score(pack, base)
+        self.compute.score(pack, model)
     }
 
-    /// The `count` most probable tokens at each target, in the order of the pack, with probabilities renormalized
-    /// over these tokens. Independent of the target's own token. `base` disables the adapter.
+    /// The `count` most probable tokens under `model` at each target, in the order of the pack, with probabilities
+    /// renormalized over these tokens. Independent of the target's own token.
     ///
     /// # Errors
     /// The same as for [`score`](Self::score), and [`ModelError::Input`] when `count` is 0. Always an error on a
     /// GPU, which has no kernel for this.
-    pub fn likeliest(&mut self, pack: &Pack, count: usize, base: bool) -> Result<Vec<Likeliest>, ModelError> {
+    pub fn likeliest(&mut self, pack: &Pack, count: usize, model: ScoredModel) -> Result<Vec<Likeliest>, ModelError> {
         if count == 0 {
             return Err(ModelError::Input("0 most probable tokens requested: request at least 1".to_owned()));
         }
-        self.check_base(base)?;
+        self.check_model(model)?;
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(Vec::new());
         }
-        self.compute.likeliest(pack, count, base)
+        self.compute.likeliest(pack, count, model)
     }
 
-    /// Hidden state from which each target is predicted, in the order of the pack: the output of the final norm at
-    /// the preceding token, which the vocabulary projection reads. Independent of the target's own token. `base`
-    /// disables the adapter.
+    /// Hidden state of `model` from which each target is predicted, in the order of the pack: the output of the final
+    /// norm at the preceding token, which the vocabulary projection reads. Independent of the target's own token.
     ///
     /// # Errors
     /// The same as for [`score`](Self::score). Always an error on a GPU, which keeps no states.
-    pub fn states(&mut self, pack: &Pack, base: bool) -> Result<Vec<Vec<f32>>, ModelError> {
-        self.check_base(base)?;
+    pub fn states(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Vec<f32>>, ModelError> {
+        self.check_model(model)?;
         self.check(pack)?;
         if pack.targets().is_empty() {
             return Ok(Vec::new());
         }
-        self.compute.states(pack, base)
+        self.compute.states(pack, model)
     }
 
     /// Runs a forward and a backward pass, and adds ∂loss/∂value to the gradients.
@@ -199,8 +207,8 @@ impl Learner {
         self.compute.learn(pack, objective, &mut self.gradients)
     }
 
-    fn check_base(&self, base: bool) -> Result<(), ModelError> {
-        if base && self.tune == Tune::Full {
+    fn check_model(&self, model: ScoredModel) -> Result<(), ModelError> {
+        if model == ScoredModel::Base && self.tune == Tune::Full {
             return Err(ModelError::Input(
                 "cannot disable the adapter: all weights are trained and there is none".to_owned(),
             ));

@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
     use crate::Arithmetic;
-    use crate::gradient::{Compute, Lora, Module, Score, Slope, Tune};
+    use crate::gradient::{Compute, Lora, Module, Score, ScoredModel, Slope, Tune};
     use crate::kernel::Team;
     use crate::weights::Weights;
 
@@ -208,7 +208,7 @@ mod tests {
                     assert_eq!(measured_bytes(&mut learner, pack), learner.bytes_of(pack), "{name}");
                     assert!(learner.bytes_of(pack) <= limit, "{name}");
                 }
-                learner.score(&long, false).unwrap();
+                learner.score(&long, ScoredModel::Adapted).unwrap();
                 let allocated = learner.tape.allocated_bytes() + learner.scratch.allocated_bytes();
                 let size = learner.scoring_size(long.tokens().len(), long.targets().len());
                 let workspace = size_of::<f32>() * learner.vocabulary_workspace_len(&size);
@@ -228,8 +228,8 @@ mod tests {
         for part in ["50 tokens with 49 targets", "MiB", "limit", "smaller"] {
             assert!(error.contains(part), "{error}");
         }
-        assert!(learner.score(&pack, false).is_ok());
+        assert!(learner.score(&pack, ScoredModel::Adapted).is_ok());
         learner.set_limit(Some(1));
-        assert!(learner.score(&pack, false).unwrap_err().to_string().contains("limit"));
+        assert!(learner.score(&pack, ScoredModel::Adapted).unwrap_err().to_string().contains("limit"));
     }
 }

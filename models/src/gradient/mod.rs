@@ -38,7 +38,7 @@ pub mod vocabulary;
 
 pub(crate) use compute::Compute;
 pub(crate) use initial_values::{Pairs, adapter};
-pub use learner::Learner;
+pub use learner::{Learner, ScoredModel};
 pub use likeliest::Likeliest;
 pub use objective::{DistillationTerm, Objective, Score, Slope};
 pub use pack::{Pack, PackSegment, PackTarget};

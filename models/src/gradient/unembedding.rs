@@ -11,7 +11,7 @@ use crate::kernel::Packed;
 pub(super) struct Unembedding {
     /// Weight, shape (vocabulary, hidden), in the checkpoint's format while frozen.
     weight: Packed,
-    /// If `true`, the backward pass rounds to brain floats.
+    /// If `true`, the backward pass rounds to bf16.
     rounded: bool,
     /// Range among the trained values. `None` if the weight is frozen.
     trained: Option<Range<usize>>,

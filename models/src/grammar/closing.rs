@@ -29,6 +29,9 @@ const BESIDE: [&str; 3] = ["$ref", "anyOf", "oneOf"];
 /// Keywords whose values are data, not schemas.
 const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 
+/// Keywords whose values are schemas by names that the client chose. Such a name may read like a keyword, but is none.
+const NAMED: [&str; 4] = ["$defs", "definitions", "patternProperties", "properties"];
+
 /// Closes the objects of a schema, unless several of its schemas may describe one object.
 pub(super) fn close_objects(schema: &mut Value) {
     if !combines(schema) {
@@ -42,7 +45,12 @@ fn combines(value: &Value) -> bool {
         Value::Object(fields) => {
             let has = |names: &[&str]| names.iter().any(|name| fields.contains_key(*name));
             let shared = has(&PROPERTIES) && has(&BESIDE);
-            let combined = |(name, value): (&String, &Value)| COMBINING.contains(&name.as_str()) || combines(value);
+            let combined = |(name, value): (&String, &Value)| match (name.as_str(), value) {
+                (name, _) if DATA.contains(&name) => false,
+                (name, _) if COMBINING.contains(&name) => true,
+                (name, Value::Object(schemas)) if NAMED.contains(&name) => schemas.values().any(combines),
+                (_, value) => combines(value),
+            };
             shared || fields.iter().any(combined)
         }
         _ => false,
@@ -53,8 +61,13 @@ fn close(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(close),
         Value::Object(fields) => {
-            let schemas = fields.iter_mut().filter(|(name, _)| !DATA.contains(&name.as_str()));
-            schemas.for_each(|(_, value)| close(value));
+            for (name, value) in &mut *fields {
+                match (name.as_str(), value) {
+                    (name, _) if DATA.contains(&name) => {}
+                    (name, Value::Object(schemas)) if NAMED.contains(&name) => schemas.values_mut().for_each(close),
+                    (_, value) => close(value),
+                }
+            }
             if is_open(fields) {
                 fields.insert("additionalProperties".to_owned(), Value::Bool(false));
             }
@@ -99,6 +112,27 @@ mod tests {
         assert_eq!(schema["$defs"]["d"]["additionalProperties"], false);
         let data = &schema["properties"]["a"]["items"]["properties"]["b"]["default"];
         assert_eq!(*data, json!({"properties": {"c": 1}}));
+    }
+
+    #[test]
+    fn properties_may_be_called_like_keywords() {
+        for name in COMBINING.iter().chain(&PROPERTIES).chain(&BESIDE).chain(&DATA).chain(&NAMED).copied() {
+            let schema = closed(json!({
+                "properties": {name: {"properties": {"a": {}}}, "b": {"$ref": "#/$defs/not"}},
+                "$defs": {"not": {"properties": {"x": {}}}},
+            }));
+            let expected = json!({
+                "properties": {
+                    name: {"properties": {"a": {}}, "additionalProperties": false},
+                    "b": {"$ref": "#/$defs/not"},
+                },
+                "$defs": {"not": {"properties": {"x": {}}, "additionalProperties": false}},
+                "additionalProperties": false,
+            });
+            assert_eq!(schema, expected, "{name}");
+        }
+        let schema = closed(json!({"properties": {"a": {"default": {"not": 1}}}}));
+        assert_eq!(schema["additionalProperties"], false, "keywords in data have no meaning");
     }
 
     #[test]

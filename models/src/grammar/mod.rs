@@ -29,6 +29,12 @@ pub enum GrammarError {
     /// The output violated its grammar, or computing a mask exceeded the work limit per token.
     #[error("the text cannot be held to its schema: {0}")]
     Text(String),
+    /// No thread could be started to compile a form, because the machine is short of threads or memory.
+    #[error("the form cannot be compiled now: no thread could be started: {0}")]
+    NoThread(String),
+    /// The compiler of a form panicked. The panic hook has logged the location.
+    #[error("the form cannot be compiled: its compiler ran into a bug")]
+    Panicked,
 }
 
 /// First line of a library error; the remaining lines describe internals.

@@ -1,6 +1,7 @@
 //! Token trie of a model, and the grammars compiled over it.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -76,7 +77,8 @@ impl Vocabulary {
     ///
     /// # Errors
     /// [`GrammarError::Schema`] naming the part that is invalid, too large or not enforceable, or if the time of the
-    /// [request](Self::for_request) is over.
+    /// [request](Self::for_request) is over; [`GrammarError::NoThread`] and [`GrammarError::Panicked`] if the compiler
+    /// itself fails.
     pub fn compile_form(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
         match &self.forms {
             Some(forms) => forms.compile_once(form, || self.compile_on_thread(form)),
@@ -85,15 +87,9 @@ impl Vocabulary {
     }
 
     fn compile_on_thread(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
-        let failed = |reason: &str| GrammarError::Schema(format!("the form cannot be compiled: {reason}"));
         // The caller's stack may be too small for a form whose parts refer to each other in a long chain, and a stack
         // overflow would end the process.
-        let builder = thread::Builder::new().name("waymark-compile".to_owned()).stack_size(STACK);
-        thread::scope(|scope| {
-            let compile = || self.compile_on_this_stack(form);
-            let compiling = builder.spawn_scoped(scope, compile).map_err(|error| failed(&error.to_string()))?;
-            compiling.join().map_err(|_| failed("the compiler panicked"))?
-        })
+        on_thread(STACK, || self.compile_on_this_stack(form))
     }
 
     fn compile_on_this_stack(&self, form: &OutputForm) -> Result<Grammar, GrammarError> {
@@ -103,6 +99,23 @@ impl Vocabulary {
         let is_blank = |id: u32| trie.token(id).trim_ascii().is_empty();
         Grammar::new(parser, is_blank)
     }
+}
+
+/// Runs `compile` on a thread with a stack of `stack` bytes.
+///
+/// # Errors
+/// The errors of `compile`, [`GrammarError::NoThread`] if no thread can be started, and [`GrammarError::Panicked`] if
+/// `compile` panics.
+fn on_thread(
+    stack: usize,
+    compile: impl FnOnce() -> Result<Grammar, GrammarError> + Send,
+) -> Result<Grammar, GrammarError> {
+    let builder = thread::Builder::new().name("waymark-compile".to_owned()).stack_size(stack);
+    thread::scope(|scope| {
+        let no_thread = |error: io::Error| GrammarError::NoThread(error.to_string());
+        let compiling = builder.spawn_scoped(scope, compile).map_err(no_thread)?;
+        compiling.join().map_err(|_| GrammarError::Panicked)?
+    })
 }
 
 /// Work limits for compiling a schema and for each token: a quarter of the library's defaults, which is a few
@@ -154,5 +167,16 @@ mod tests {
         let refused = vocabulary.for_request(Instant::now()).compile(&Json::Object).unwrap_err();
         assert!(refused.to_string().contains("too long"), "{refused}");
         assert!(vocabulary.compile(&Json::Object).is_ok());
+    }
+
+    #[test]
+    fn a_compiler_that_fails_does_not_blame_the_form() {
+        const STACK: usize = 1 << 20;
+        // Larger than any address space.
+        const NO_STACK: usize = usize::MAX / 16;
+        let refuse = || Err(GrammarError::Schema("no".to_owned()));
+        assert_eq!(on_thread(STACK, refuse).unwrap_err(), GrammarError::Schema("no".to_owned()));
+        assert!(matches!(on_thread(NO_STACK, refuse), Err(GrammarError::NoThread(_))));
+        assert_eq!(on_thread(STACK, || panic!("on purpose")).unwrap_err(), GrammarError::Panicked);
     }
 }

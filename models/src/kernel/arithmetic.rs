@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::matmul::{matmul, matmul_add};
 use super::matmul_output::Finish;
 use super::quant::{IntegerIsa, product as integer_product};
-use super::{Brain, Packed, Team};
+use super::{Bf16Matrix, Packed, Team};
 use crate::weights::Weights;
 
 /// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those underneath
@@ -24,8 +24,8 @@ pub enum Arithmetic {
     /// Weights as stored in the checkpoint, products and sums in `f32`.
     #[default]
     F32,
-    /// Weights and activations rounded to brain floats (8 significant bits), sums in `f32`. On CPUs that multiply
-    /// pairs of brain floats (AVX512-BF16), this halves the time of matrix multiplications with many rows, as in
+    /// Weights and activations rounded to bf16 (8 significant bits), sums in `f32`. On CPUs that multiply
+    /// pairs of bf16 values (AVX512-BF16), this halves the time of matrix multiplications with many rows, as in
     /// prefill and training. Weights take 16 bits each whatever the checkpoint's format, so decoding few sequences
     /// of a quantized model, which is bound by reading weights, may be slower. Log-probabilities differ by the
     /// rounding: an engine and a learner that must agree need the same arithmetic.
@@ -41,7 +41,7 @@ pub enum Arithmetic {
 #[derive(Debug)]
 pub(crate) enum Matrix {
     Exact(Packed),
-    Rounded(Brain),
+    Rounded(Bf16Matrix),
     Integer(Packed),
 }
 
@@ -58,7 +58,7 @@ impl Arithmetic {
         match self {
             Self::Int16 if weight.is_quantized() => Matrix::Integer(weight),
             Self::F32 | Self::Int16 => Matrix::Exact(weight),
-            Self::Bf16 => Matrix::Rounded(Brain::of(&weight)),
+            Self::Bf16 => Matrix::Rounded(Bf16Matrix::of(&weight)),
         }
     }
 
@@ -99,7 +99,7 @@ impl Matrix {
     pub(crate) fn out(&self) -> usize {
         match self {
             Self::Exact(packed) | Self::Integer(packed) => packed.out(),
-            Self::Rounded(brain) => brain.out(),
+            Self::Rounded(rounded) => rounded.out(),
         }
     }
 
@@ -107,7 +107,7 @@ impl Matrix {
     pub(crate) fn inn(&self) -> usize {
         match self {
             Self::Exact(packed) | Self::Integer(packed) => packed.inn(),
-            Self::Rounded(brain) => brain.inn(),
+            Self::Rounded(rounded) => rounded.inn(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Matrix {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Exact(packed) | Self::Integer(packed) => packed.bytes(),
-            Self::Rounded(brain) => brain.bytes(),
+            Self::Rounded(rounded) => rounded.bytes(),
         }
     }
 
@@ -123,7 +123,7 @@ impl Matrix {
     pub(crate) fn matmul(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
         match self {
             Self::Exact(packed) => matmul(team, x, m, packed, y),
-            Self::Rounded(brain) => brain.matmul(team, x, m, y),
+            Self::Rounded(rounded) => rounded.matmul(team, x, m, y),
             Self::Integer(packed) => integer_product(IntegerIsa::best(), team, x, m, packed, y, Finish::Set),
         }
     }
@@ -132,7 +132,7 @@ impl Matrix {
     pub(crate) fn matmul_add(&self, team: &Team, x: &[f32], m: usize, y: &mut [f32]) {
         match self {
             Self::Exact(packed) => matmul_add(team, x, m, packed, y),
-            Self::Rounded(brain) => brain.matmul_add(team, x, m, y),
+            Self::Rounded(rounded) => rounded.matmul_add(team, x, m, y),
             Self::Integer(packed) => integer_product(IntegerIsa::best(), team, x, m, packed, y, Finish::Add),
         }
     }

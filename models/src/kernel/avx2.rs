@@ -85,12 +85,12 @@ unsafe fn tile<const R: usize>(x: *const f32, stride: usize, w: *const f32, k: u
 }
 
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn halves<const BRAIN: bool>(from: *const u8, k: usize, into: *mut f32) {
+unsafe fn halves<const BF16: bool>(from: *const u8, k: usize, into: *mut f32) {
     for index in 0..k * PANEL / LANES {
         // SAFETY: `from` has k · PANEL halves and `into` as many floats.
         unsafe {
             let halves = _mm_load_si128(from.add(index * LANES * 2).cast());
-            let floats = if BRAIN {
+            let floats = if BF16 {
                 _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))
             } else {
                 _mm256_cvtph_ps(halves)

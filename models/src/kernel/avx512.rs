@@ -130,15 +130,15 @@ impl PanelWalk for Floats {
     }
 }
 
-struct Halves<const BRAIN: bool>;
+struct Halves<const BF16: bool>;
 
-impl<const BRAIN: bool> Halves<BRAIN> {
+impl<const BF16: bool> Halves<BF16> {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> __m512 {
         // SAFETY: 16 halves of a panel, aligned to 32.
         unsafe {
             let halves = _mm256_load_si256(from.cast());
-            if BRAIN {
+            if BF16 {
                 _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))
             } else {
                 _mm512_cvtph_ps(halves)
@@ -147,7 +147,7 @@ impl<const BRAIN: bool> Halves<BRAIN> {
     }
 }
 
-impl<const BRAIN: bool> PanelWalk for Halves<BRAIN> {
+impl<const BF16: bool> PanelWalk for Halves<BF16> {
     #[inline(always)]
     unsafe fn walk(from: *const u8, k: usize, mut take: impl FnMut(usize, __m512, __m512)) {
         for k in 0..k {

@@ -1,11 +1,11 @@
 //! Multiplication of small dense blocks anywhere in memory, for gradients and attention.
 //!
 //! The result of a block stays in registers while its operands are read, and is a chain of fused multiply-adds in
-//! the order of the inner index. Operands are floats, or pairs of brain floats ([`multiply_pairs`]).
+//! the order of the inner index. Operands are floats, or pairs of bf16 values ([`multiply_pairs`]).
 
 use std::marker::PhantomData;
 
-use super::brain_dot::{DotMethod, parts};
+use super::bf16_dot::{DotMethod, parts};
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 
@@ -73,8 +73,8 @@ pub(crate) fn multiply(
     }
 }
 
-/// Computes `to[row · stride + column] (+)= Σ_k left(row, k) · right(k, column)`, where each element is a pair of brain
-/// floats and both products of the two pairs are added.
+/// Computes `to[row · stride + column] (+)= Σ_k left(row, k) · right(k, column)`, where each element is a pair of
+/// bf16 values and both products of the two pairs are added.
 ///
 /// # Panics
 /// If a slice is too short, or `columns` is not a multiple of 16.
@@ -91,7 +91,7 @@ pub(crate) fn multiply_pairs(
     unsafe {
         match (way, isa) {
             #[cfg(target_arch = "x86_64")]
-            (DotMethod::BrainPairs(_), _) => x86::brain_pairs(task),
+            (DotMethod::Bf16Pairs(_), _) => x86::bf16_pairs(task),
             #[cfg(target_arch = "x86_64")]
             (_, Isa::Avx512) => x86::split_avx512(task),
             #[cfg(target_arch = "x86_64")]
@@ -146,7 +146,7 @@ impl<L: Lanes> Elements for Floats<L> {
     }
 }
 
-/// Pairs of brain floats, multiplied as plain floats: first the even ones, then the odd ones.
+/// Pairs of bf16 values, multiplied as plain floats: first the even ones, then the odd ones.
 struct SplitPairs<L>(PhantomData<L>);
 
 impl<L: Lanes> Elements for SplitPairs<L> {
@@ -310,9 +310,9 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn brain_pairs(task: BlockTask<'_, u32>) {
+    pub(super) unsafe fn bf16_pairs(task: BlockTask<'_, u32>) {
         // SAFETY: guaranteed by the caller.
-        unsafe { task.run::<BrainVectors>() }
+        unsafe { task.run::<Bf16Vectors>() }
     }
 
     #[target_feature(enable = "avx512f")]
@@ -327,10 +327,10 @@ mod x86 {
         unsafe { task.run::<SplitPairs<[__m256; 2]>>() }
     }
 
-    /// Pairs of brain floats, multiplied by the CPU's instruction; needs `avx512f` and `avx512bf16`.
-    struct BrainVectors;
+    /// Pairs of bf16 values, multiplied by the CPU's instruction; needs `avx512f` and `avx512bf16`.
+    struct Bf16Vectors;
 
-    impl Elements for BrainVectors {
+    impl Elements for Bf16Vectors {
         type Element = u32;
         type Vector = __m512i;
         type Sums = __m512;
@@ -364,7 +364,7 @@ mod tests {
             DotMethod::available().into_iter().flat_map(|way| Isa::available().into_iter().map(move |isa| (way, isa)));
         for way in cases {
             for (rows, inner, columns) in [(1, 1, 16), (7, 3, 32), (13, 5, 48), (26, 32, 64), (5, 9, 112), (3, 0, 16)] {
-                // Small integers are brain floats, and their sums are exact in any order.
+                // Small integers are exact in bf16, and their sums are exact in any order.
                 let value = |at: usize| (at * 37 % 17) as f32 - 8.0;
                 let pairs = |len: usize| -> Vec<u32> {
                     (0..len).map(|at| value(2 * at).to_bits() >> 16 | value(2 * at + 1).to_bits()).collect()

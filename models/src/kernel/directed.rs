@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::brain_dot::DotMethod;
+use super::bf16_dot::DotMethod;
 use super::isa::Isa;
 use super::layout::{BLOCK, PANEL};
 use super::packed::Packed;
@@ -25,7 +25,7 @@ pub(crate) struct DirectedMatrix<'a> {
     direction: Direction,
 }
 
-/// Number of values in a thread's buffer for unpacking: one block in `f32` and one rounded to brain floats.
+/// Number of values in a thread's buffer for unpacking: one block in `f32` and one rounded to bf16.
 pub(super) const UNPACK_LEN: usize = BLOCK_LEN + BLOCK_LEN / 2;
 
 impl<'a> DirectedMatrix<'a> {
@@ -63,7 +63,7 @@ impl<'a> DirectedMatrix<'a> {
         }
     }
 
-    /// Unpacks weights like [`floats`](Self::floats), rounded to brain floats: pairs of terms from `pairs.start` on,
+    /// Unpacks weights like [`floats`](Self::floats), rounded to bf16: pairs of terms from `pairs.start` on,
     /// shape (pairs, [`PANEL`]).
     ///
     /// # Panics

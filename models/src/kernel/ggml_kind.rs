@@ -7,7 +7,7 @@ pub enum GgmlKind {
     F32,
     /// 16-bit floats.
     F16,
-    /// Brain floats.
+    /// Bf16.
     BF16,
     /// 4 bits with a scale per 32.
     Q4_0,

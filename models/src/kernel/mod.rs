@@ -4,14 +4,14 @@
 //! the compact form of the checkpoint and are unpacked inside the multiplication, piece by piece, into exactly the
 //! `f32` values that their dequantization defines.
 //!
-//! Three exceptions must be requested. [`Arithmetic`](arithmetic::Arithmetic) names two: the layers' weights in brain
-//! floats ([`brain`], bf16 with sums in `f32`), which halves the time of multiplications with many rows on CPUs with
-//! the instruction, and activations in 16-bit integers over quantized weights (`quant`). The third one is for embedding
+//! Three exceptions must be requested. [`Arithmetic`](arithmetic::Arithmetic) names two: the layers' weights in
+//! bf16 with sums in `f32` ([`bf16_matrix`]), which halves the time of multiplications with many rows on CPUs with the
+//! instruction, and activations in 16-bit integers over quantized weights (`quant`). The third one is for embedding
 //! tens of thousands of texts: weights and activations in bytes (`bytes`).
 
 pub mod arithmetic;
 pub mod attention;
-pub mod brain;
+pub mod bf16_matrix;
 pub(crate) mod derivative;
 pub mod elementwise;
 pub mod matmul;
@@ -26,8 +26,8 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx_vnni;
 mod backward_matmul;
+pub(crate) mod bf16_dot;
 pub(crate) mod block;
-pub(crate) mod brain_dot;
 mod byte_dot;
 mod bytes;
 pub(crate) mod directed;
@@ -55,14 +55,14 @@ mod weight_block;
 pub(crate) mod worker_memory;
 
 #[cfg(test)]
-mod brain_test;
+mod bf16_test;
 #[cfg(test)]
 mod byte_test;
 #[cfg(test)]
 mod matmul_test;
 
-pub use brain::Brain;
-pub use brain_dot::computes_bf16;
+pub use bf16_dot::computes_bf16;
+pub use bf16_matrix::Bf16Matrix;
 pub(crate) use byte_dot::ByteSupport;
 pub(crate) use bytes::{ByteFinish, ByteLinear};
 pub use elementwise::*;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use super::bf16_dot::{Bf16Pairs, Dot, DotMethod, PlainFloats};
 use super::block::{Extent, Left, Right, Sum, multiply};
-use super::brain_dot::{BrainPairs, Dot, DotMethod, PlainFloats};
 use super::directed::{DirectedMatrix, UNPACK_LEN};
 use super::isa::Isa;
 use super::layout::PANEL;
@@ -14,7 +14,7 @@ use super::worker_memory::FreeMemory;
 pub(crate) struct TermTile<'a> {
     pub(crate) isa: Isa,
     pub(crate) matrix: DirectedMatrix<'a>,
-    /// If `true`, rows and weights are rounded to brain floats.
+    /// If `true`, rows and weights are rounded to bf16.
     pub(crate) rounded: bool,
 }
 
@@ -60,8 +60,8 @@ impl TermTile<'_> {
     ) {
         if self.rounded {
             return match DotMethod::best() {
-                DotMethod::BrainPairs(has) => {
-                    self.add_rounded(BrainPairs::new(has), (x, stride), rows, terms, buffers, sums)
+                DotMethod::Bf16Pairs(has) => {
+                    self.add_rounded(Bf16Pairs::new(has), (x, stride), rows, terms, buffers, sums)
                 }
                 DotMethod::PlainFloats => self.add_rounded(PlainFloats::new(), (x, stride), rows, terms, buffers, sums),
             };

@@ -2,8 +2,8 @@
 
 use super::arithmetic::Arithmetic;
 use super::backward_matmul;
-use super::brain::{self, PairWeights};
-use super::brain_dot::DotMethod;
+use super::bf16_dot::DotMethod;
+use super::bf16_matrix::{self, PairWeights};
 use super::directed::{DirectedMatrix, Direction};
 use super::isa::Isa;
 use super::matmul::{matmul, matmul_add};
@@ -15,7 +15,7 @@ use super::{Packed, Team};
 #[derive(Debug)]
 pub(crate) struct TwoWayMatrix {
     weight: Packed,
-    /// If `true`, weights and activations are rounded to brain floats.
+    /// If `true`, weights and activations are rounded to bf16.
     rounded: bool,
 }
 
@@ -60,7 +60,7 @@ impl TwoWayMatrix {
     fn product(&self, team: &Team, direction: Direction, x: &[f32], m: usize, y: &mut [f32], finish: Finish<'_>) {
         let matrix = DirectedMatrix::new(&self.weight, direction);
         if self.rounded {
-            brain::product(DotMethod::best(), team, x, m, PairWeights::Packed(matrix), y, finish);
+            bf16_matrix::product(DotMethod::best(), team, x, m, PairWeights::Packed(matrix), y, finish);
         } else {
             backward_matmul::product(Isa::best(), team, x, m, matrix, y, finish);
         }

@@ -55,7 +55,7 @@ impl ModelLayout {
             return ModelLayout::Adapter(path.to_owned());
         }
         let files: Vec<&String> = names.iter().filter(|name| name.ends_with(".gguf")).collect();
-        if let ([file], false) = (files.as_slice(), has("config.json")) {
+        if let [file] = files.as_slice() {
             return ModelLayout::Gguf(path.join(file));
         }
         foreign::of_folder(path, &names).map_or(ModelLayout::Unknown, ModelLayout::Foreign)
@@ -148,12 +148,16 @@ mod tests {
         assert_eq!(weight_files(both.path()), ["model.safetensors"]);
         let gguf = folder(&[("a.gguf", "")]);
         assert_eq!(ModelLayout::of(gguf.path()), ModelLayout::Gguf(gguf.path().join("a.gguf")));
+        let described = folder(&[("a.gguf", ""), ("config.json", "{}")]);
+        assert_eq!(ModelLayout::of(described.path()), ModelLayout::Gguf(described.path().join("a.gguf")));
+        let converted = folder(&[("a.gguf", ""), ("config.json", "{}"), ("model.safetensors", "")]);
+        assert_eq!(ModelLayout::of(converted.path()), ModelLayout::HuggingFace(converted.path().to_owned()));
         let config = r#"{"base_model_name_or_path": "org/base"}"#;
         let adapter = folder(&[("adapter_config.json", config), ("adapter_model.safetensors", "")]);
         assert_eq!(ModelLayout::of(adapter.path()), ModelLayout::Adapter(adapter.path().to_owned()));
         let refused = ModelLayout::check(adapter.path()).unwrap_err().to_string();
         assert!(refused.contains("adapter for org/base") && refused.contains("waymark serve --policy"), "{refused}");
-        for dir in [&whole, &sharded, &gguf] {
+        for dir in [&whole, &sharded, &gguf, &described, &converted] {
             ModelLayout::check(dir.path()).unwrap();
         }
     }

@@ -144,7 +144,8 @@ const SMALL_FILES: [&str; 12] = [
     "policy.toml",
 ];
 /// Files of a tokenizer, where a repository has no `tokenizer.json`.
-const VOCABULARY: [&str; 3] = ["vocab.json", "merges.txt", "tokenizer.model"];
+const VOCABULARY: [&str; 5] =
+    ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json"];
 /// Name of unsharded weights.
 const SINGLE_WEIGHTS: &str = "model.safetensors";
 /// Name of the index that maps each tensor to its shard.
@@ -384,8 +385,9 @@ mod tests {
         assert_eq!(select_files(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
         let all = list(&["model-00001-of-00001.safetensors", "model.safetensors", "model.safetensors.index.json"]);
         assert_eq!(select_files(&all).unwrap(), ["model.safetensors"]);
-        let all = list(&["config.json", "model.safetensors", "tokenizer.model", "README.md"]);
-        assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.model", "model.safetensors"]);
+        let all = list(&["config.json", "model.safetensors", "tokenizer.model", "README.md", "added_tokens.json"]);
+        let taken = ["config.json", "tokenizer.model", "added_tokens.json", "model.safetensors"];
+        assert_eq!(select_files(&all).unwrap(), taken);
         assert_eq!(select_files(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);
         assert!(select_files(&list(&["a.gguf", "b.gguf"])).unwrap_err().contains("a.gguf, b.gguf"));
         assert!(select_files(&list(&["README.md"])).is_err());

@@ -1,10 +1,12 @@
 //! Wrapper of a `tokenizers` pipeline that exists in two versions: with its added tokens and without.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use serde_json::Value;
+use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 use tokenizers::{
     AddedToken, AddedVocabulary, DecoderWrapper, Model as _, NormalizerWrapper, OffsetReferential, OffsetType,
-    Tokenizer as Pipeline,
+    PreTokenizerWrapper, Tokenizer as Pipeline,
 };
 
 use super::vocabulary::check_ids;
@@ -23,13 +25,17 @@ const MAX_IDS: u32 = 1 << 24;
 const CACHED_WORDS: usize = 128;
 
 /// A tokenizer pipeline. `parse` is the published one; `literal` lacks all added tokens, so that no text can spell
-/// one.
+/// one, and marks no space that only the first word of a sequence has.
 #[derive(Debug)]
 pub(super) struct FastTokenizer {
     parse: Pipeline,
     literal: Pipeline,
     /// Added tokens by their own names. `parse` looks for the normalized name of some: `▁<s>` for `<s>`.
     named: AddedVocabulary,
+    /// Added tokens that are ordinary characters, found in every text.
+    characters: HashMap<char, u32>,
+    /// Mark of the space before the first word of a sequence. `None` if the beginning is encoded like any other text.
+    first_mark: Option<char>,
     /// If `true`, a text has the same IDs as its [`windows`] one after another.
     windowed: bool,
 }
@@ -53,11 +59,15 @@ impl FastTokenizer {
         parse.with_model(model);
         let mut literal = parse.clone();
         literal.with_added_vocabulary(AddedVocabulary::new());
+        let mut splitter = literal.get_pre_tokenizer().cloned();
+        let first_mark = splitter.as_mut().and_then(without_first_mark);
+        literal.with_pre_tokenizer(splitter);
+        let characters = single_characters(parse.get_added_vocabulary());
         let mut named = parse.get_added_vocabulary().clone();
         // Cannot fail: without a normalizer, the patterns are the names, each of which occurs once.
         let _ = named.refresh_normalized_tokens(None::<&NormalizerWrapper>);
         let windowed = PROBES.iter().all(|probe| splits_at_words(&literal, probe));
-        Self { parse, literal, named, windowed }
+        Self { parse, literal, named, characters, first_mark, windowed }
     }
 
     /// Returns the published pipeline without the added tokens whose IDs are `end` or higher.
@@ -85,11 +95,44 @@ impl FastTokenizer {
         if specials == Specials::Parse {
             return encode(&self.parse, text);
         }
-        let ids = self.encode_windows(text)?;
+        let ids = self.encode_plain(text)?;
         if !ids.iter().any(|&id| table.is_control(id)) {
             return Ok(ids);
         }
         self.encode_by_char(text, table)
+    }
+
+    /// Encodes plain text at the beginning of a sequence.
+    pub(super) fn encode_first(&self, text: &str, table: &TokenBytes) -> Result<Vec<u32>, ModelError> {
+        match self.gets_space(text) {
+            true => self.encode(&format!(" {text}"), Specials::Literal, table),
+            false => self.encode(text, Specials::Literal, table),
+        }
+    }
+
+    /// Returns `true` if a sequence that begins with `text` begins with a space that is not in the text.
+    fn gets_space(&self, text: &str) -> bool {
+        let (Some(mark), Some(first)) = (self.first_mark, text.chars().next()) else { return false };
+        first != ' ' && first != mark && !self.characters.contains_key(&first)
+    }
+
+    /// Encodes a text without added tokens, except for those that are ordinary characters.
+    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        if self.characters.is_empty() {
+            return self.encode_windows(text);
+        }
+        let mut ids = Vec::new();
+        let mut start = 0;
+        for (at, c) in text.char_indices() {
+            let Some(&id) = self.characters.get(&c) else { continue };
+            if start < at {
+                ids.extend(self.encode_windows(&text[start..at])?);
+            }
+            ids.push(id);
+            start = at + c.len_utf8();
+        }
+        ids.extend(self.encode_windows(&text[start..])?);
+        Ok(ids)
     }
 
     /// Encodes a text window by window, because a pipeline takes hundreds of bytes per byte of its input.
@@ -110,7 +153,10 @@ impl FastTokenizer {
         let mut ids = Vec::with_capacity(text.len());
         let mut buffer = [0; 4];
         for c in text.chars() {
-            ids.extend(encode(&self.literal, c.encode_utf8(&mut buffer))?);
+            match self.characters.get(&c) {
+                Some(&id) => ids.push(id),
+                None => ids.extend(encode(&self.literal, c.encode_utf8(&mut buffer))?),
+            }
         }
         ids.retain(|&id| !table.is_control(id));
         Ok(ids)
@@ -128,14 +174,22 @@ impl FastTokenizer {
         pieces.collect()
     }
 
-    /// Names of the added tokens that are not special, such as `<think>`, without those of white space.
+    /// Names of the added tokens that are not special, such as `<think>`, without those of white space and of a single
+    /// character.
     pub(super) fn markers(&self) -> Vec<String> {
         let added = self.parse.get_added_vocabulary().get_added_tokens_decoder().values();
         let is_space = |c: char| c.is_whitespace() || c == '▁';
-        let markers = added.filter(|token| !token.special && !token.content.chars().all(is_space));
+        let is_text = |name: &str| name.chars().nth(1).is_none() || name.chars().all(is_space);
+        let markers = added.filter(|token| !token.special && !is_text(&token.content));
         let mut names: Vec<String> = markers.map(|token| token.content.clone()).collect();
         names.sort_unstable();
         names
+    }
+
+    /// Token that the post-processor writes before a text. `None` if it writes none.
+    pub(super) fn opening_token(&self) -> Option<u32> {
+        let processor = serde_json::to_value(self.parse.get_post_processor()?).ok()?;
+        self.id(opening_name(&processor)?)
     }
 
     pub(super) fn id(&self, token: &str) -> Option<u32> {
@@ -172,6 +226,56 @@ impl FastTokenizer {
             }
         }
         Ok(table)
+    }
+}
+
+/// Lets a pre-tokenizer mark no space before the first word of a sequence. Returns the mark if it did before.
+fn without_first_mark(splitter: &mut PreTokenizerWrapper) -> Option<char> {
+    match splitter {
+        PreTokenizerWrapper::Metaspace(space) if space.prepend_scheme == PrependScheme::First => {
+            space.prepend_scheme = PrependScheme::Never;
+            Some(space.get_replacement())
+        }
+        PreTokenizerWrapper::Sequence(list) => {
+            let mut mark = None;
+            for part in list.as_mut().iter_mut() {
+                mark = mark.or(without_first_mark(part));
+            }
+            mark
+        }
+        _ => None,
+    }
+}
+
+/// Added tokens of one character that are not special: letters, in DeepSeek's vocabularies. They cannot spell a control
+/// token or a tag. A character of longer ones (a line break, beside runs of line breaks) is left to the merges of the
+/// vocabulary, because the longest one counts.
+fn single_characters(added: &AddedVocabulary) -> HashMap<char, u32> {
+    let tokens = added.get_added_tokens_decoder();
+    let mut found = HashMap::new();
+    for (&id, token) in tokens {
+        let mut name = token.content.chars();
+        let (Some(c), None) = (name.next(), name.next()) else { continue };
+        let is_restricted = token.special || token.single_word || token.lstrip || token.rstrip;
+        // A name that the normalizer changes is searched for in normalized text only.
+        let is_changed = added.simple_id_to_token(id).as_ref() != Some(&token.content);
+        if !is_restricted && !is_changed {
+            found.insert(c, id);
+        }
+    }
+    for token in tokens.values().filter(|token| !token.special && token.content.chars().nth(1).is_some()) {
+        for c in token.content.chars() {
+            found.remove(&c);
+        }
+    }
+    found
+}
+
+/// Name of the special token with which a post-processor's template of one text begins.
+fn opening_name(processor: &Value) -> Option<&str> {
+    match processor["processors"].as_array() {
+        Some(parts) => parts.iter().find_map(opening_name),
+        None => processor["single"][0]["SpecialToken"]["id"].as_str(),
     }
 }
 

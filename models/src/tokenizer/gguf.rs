@@ -18,6 +18,11 @@ use crate::weights::Gguf;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
+/// Names of the splitting rule of Llama 3, as in `llama-vocab.cpp` of llama.cpp. Texts of these vocabularies begin with
+/// BOS if a file does not state otherwise.
+const LIKE_LLAMA3: [&str; 8] =
+    ["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"];
+
 pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     match gguf.text("tokenizer.ggml.model") {
         Some("gpt2") => {}
@@ -42,6 +47,18 @@ pub(super) fn pipeline(gguf: &Gguf) -> Result<Pipeline, ModelError> {
     let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
     merge::check(parts, "", |token| vocab.contains_key(token)).map_err(|reason| gguf.corrupt(reason))?;
     byte_level(vocab, merges, added(gguf, &tokens)?, split).map_err(refused)
+}
+
+/// Token with which texts begin. `None` if they begin with none. Where the file does not state it, the defaults of
+/// llama.cpp apply.
+pub(super) fn bos(gguf: &Gguf) -> Option<u32> {
+    let default = match gguf.text("tokenizer.ggml.model") {
+        Some("llama") => true,
+        _ => gguf.text("tokenizer.ggml.pre").is_some_and(|pre| LIKE_LLAMA3.contains(&pre)),
+    };
+    let is_added = gguf.flag("tokenizer.ggml.add_bos_token").unwrap_or(default);
+    let id = gguf.number("tokenizer.ggml.bos_token_id").filter(|_| is_added)?;
+    u32::try_from(id).ok()
 }
 
 /// Rebuilds a tokenizer of SentencePiece.
@@ -107,11 +124,11 @@ fn added(gguf: &Gguf, tokens: &[Cow<'_, str>]) -> Result<Vec<AddedToken>, ModelE
 fn cut(gguf: &Gguf) -> Result<TextSplit, ModelError> {
     match gguf.text("tokenizer.ggml.pre") {
         // One rule under several names, see `llama-vocab.cpp` of llama.cpp.
-        Some("smollm" | "refact" | "starcoder") => Ok(TextSplit::Smollm),
+        Some("smollm" | "refact" | "starcoder" | "minerva-7b") => Ok(TextSplit::Smollm),
         Some("dbrx" | "smaug-bpe") => Ok(TextSplit::Cl100k),
-        Some("qwen2" | "deepseek-r1-qwen") => Ok(TextSplit::Qwen2),
-        Some("llama-bpe" | "llama3" | "llama-v3") => Ok(TextSplit::Llama3),
-        Some("gpt-2" | "gpt2") => Ok(TextSplit::Gpt2),
+        Some("qwen2" | "deepseek-r1-qwen" | "kormo" | "megrez" | "f2llmv2") => Ok(TextSplit::Qwen2),
+        Some(name) if LIKE_LLAMA3.contains(&name) => Ok(TextSplit::Llama3),
+        Some("gpt-2" | "gpt2" | "mellum" | "a.x-4.0" | "trillion" | "granite-docling") => Ok(TextSplit::Gpt2),
         // Files written before this key existed.
         None | Some("default") if gguf.architecture()?.starts_with("qwen") => Ok(TextSplit::Qwen2),
         None | Some("default") => Ok(TextSplit::Llama3),

@@ -15,9 +15,6 @@ mod window;
 use std::path::Path;
 use std::sync::Arc;
 
-use tokenizers::PreTokenizerWrapper;
-use tokenizers::pre_tokenizers::metaspace::PrependScheme;
-
 pub use detokenizer::Detokenizer;
 pub use table::TokenBytes;
 pub use window::encoding_memory;
@@ -34,8 +31,8 @@ pub(crate) use window::windows;
 pub enum Specials {
     /// Converts spellings to control tokens: for trusted text, such as the template part of a rendered chat.
     Parse,
-    /// Keeps spellings as plain text: for everything else. No added token of the vocabulary is matched, and no
-    /// control token is ever produced, whatever the text contains.
+    /// Keeps spellings as plain text: for everything else. No added token of the vocabulary is matched, except for
+    /// single characters, and no control token is ever produced, whatever the text contains.
     Literal,
 }
 
@@ -44,6 +41,8 @@ pub enum Specials {
 pub struct Tokenizer {
     kind: TokenizerKind,
     table: Arc<TokenBytes>,
+    /// Token that begins a text without a template. `None` if a text begins with its own tokens.
+    bos: Option<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,18 +55,9 @@ impl Tokenizer {
     /// Reads a `tokenizer.json` in the format of the Hugging Face `tokenizers` library.
     ///
     /// # Errors
-    /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer,
-    /// [`ModelError::Unsupported`] when it treats the beginning of a text differently from the text after a control
-    /// token.
+    /// [`ModelError::Io`] when the file cannot be read, [`ModelError::Corrupt`] when it is not a tokenizer.
     pub fn from_file(path: &Path) -> Result<Self, ModelError> {
-        let inner = pipeline(path)?;
-        if inner.get_pre_tokenizer().is_some_and(marks_the_beginning) {
-            // A conversation is encoded in parts, each of which would get the space that belongs to the first one
-            // only.
-            let what = "pre-tokenizer Metaspace with prepend_scheme \"first\"".to_owned();
-            return Err(ModelError::Unsupported { path: path.into(), what });
-        }
-        Self::from_fast(inner).map_err(|reason| ModelError::Corrupt { path: path.into(), reason })
+        Self::from_fast(pipeline(path)?).map_err(|reason| ModelError::Corrupt { path: path.into(), reason })
     }
 
     /// Reads the tokenizer of a checkpoint in `dir`: `tokenizer.json`, `vocab.json` with `merges.txt`, or a
@@ -96,20 +86,37 @@ impl Tokenizer {
     /// [`ModelError::Corrupt`] when the metadata are inconsistent, [`ModelError::Unsupported`] for tokenizers other
     /// than byte-level BPE and SentencePiece's BPE, and for unknown pre-tokenization rules.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
-        Self::from_fast(gguf::pipeline(gguf)?).map_err(|reason| gguf.corrupt(reason))
+        let tokenizer = Self::from_fast(gguf::pipeline(gguf)?).map_err(|reason| gguf.corrupt(reason))?;
+        let bos = gguf::bos(gguf).filter(|&id| (id as usize) < tokenizer.vocab());
+        Ok(tokenizer.with_bos(bos))
     }
 
     /// Creates the byte tokenizer of the mock backend: one token per byte value (id = byte), then `<|im_start|>`
     /// (256), `<|im_end|>` (257) and `<|endoftext|>` (258).
     pub fn bytes() -> Self {
-        Self { kind: TokenizerKind::Bytes(ByteTokenizer), table: Arc::new(ByteTokenizer::table()) }
+        Self { kind: TokenizerKind::Bytes(ByteTokenizer), table: Arc::new(ByteTokenizer::table()), bos: None }
     }
 
     /// Wraps a library tokenizer. The error describes the defect of the vocabulary.
     fn from_fast(inner: tokenizers::Tokenizer) -> Result<Self, String> {
         let fast = FastTokenizer::new(inner);
         let table = Arc::new(fast.table()?);
-        Ok(Self { kind: TokenizerKind::Fast(Arc::new(fast)), table })
+        Ok(Self { kind: TokenizerKind::Fast(Arc::new(fast)), table, bos: None })
+    }
+
+    /// Sets the token that begins a text without a template (see [`encode_text`](Self::encode_text)). `None` writes
+    /// none.
+    #[must_use]
+    pub fn with_bos(self, bos: Option<u32>) -> Self {
+        Self { bos, ..self }
+    }
+
+    /// Token that the post-processor of a `tokenizer.json` writes before a text. `None` if it writes none.
+    pub(crate) fn opening_token(&self) -> Option<u32> {
+        match &self.kind {
+            TokenizerKind::Bytes(_) => None,
+            TokenizerKind::Fast(fast) => fast.opening_token(),
+        }
     }
 
     /// Returns the tokenizer for a model with `rows` embeddings: without the added tokens beyond them, which the model
@@ -125,7 +132,7 @@ impl Tokenizer {
         if let TokenizerKind::Fast(fast) = &self.kind {
             let fitted = Self::from_fast(fast.without_added_from(rows)?)?;
             if fitted.vocab() <= rows {
-                return Ok(fitted);
+                return Ok(fitted.with_bos(self.bos.filter(|&id| (id as usize) < rows)));
             }
         }
         Err(format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows"))
@@ -140,7 +147,8 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes a text. Adds no tokens: a leading BOS, where a model needs one, is written by the chat template.
+    /// Encodes a text, without a leading BOS. A text with [`Specials::Literal`] continues a sequence: it does not get
+    /// the space that some tokenizers write before the first word.
     ///
     /// # Errors
     /// [`ModelError::Tokenizer`] when the vocabulary cannot express the text.
@@ -151,13 +159,37 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes a rendered conversation. Control tokens are recognized inside trusted segments only. The text
-    /// between two control tokens is encoded in one piece, so that harmless content gets the same IDs as in the
-    /// whole rendered text, and a control token's name spread over two segments stays text.
+    /// Encodes a text that begins a sequence and that no template wrote: after the BOS, if this model's texts begin
+    /// with it. Control tokens that are spelled out stay text.
+    ///
+    /// # Errors
+    /// The same as for [`encode`](Self::encode).
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let ids = self.encode_plain(text, true)?;
+        let bos = self.bos.filter(|bos| ids.first() != Some(bos));
+        Ok(bos.into_iter().chain(ids).collect())
+    }
+
+    /// Encodes a rendered conversation that begins a sequence, in the way of
+    /// [`encode_segments`](Self::encode_segments). A BOS is written by the chat template, if at all.
+    ///
+    /// # Errors
+    /// The same as for [`encode`](Self::encode).
+    pub fn encode_prompt(&self, segments: &[TextSegment]) -> Result<Vec<u32>, ModelError> {
+        self.encode_parts(segments, true)
+    }
+
+    /// Encodes a part of a rendered conversation that continues a sequence. Control tokens are recognized inside
+    /// trusted segments only. The text between two control tokens is encoded in one piece, so that harmless content
+    /// gets the same IDs as in the whole rendered text, and a control token's name spread over two segments stays text.
     ///
     /// # Errors
     /// The same as for [`encode`](Self::encode).
     pub fn encode_segments(&self, segments: &[TextSegment]) -> Result<Vec<u32>, ModelError> {
+        self.encode_parts(segments, false)
+    }
+
+    fn encode_parts(&self, segments: &[TextSegment], begins: bool) -> Result<Vec<u32>, ModelError> {
         let mut ids = Vec::new();
         let mut text = String::new();
         for segment in segments {
@@ -169,15 +201,25 @@ impl Tokenizer {
                 match piece {
                     Piece::Text(part) => text.push_str(&part),
                     Piece::Control(id) => {
-                        ids.extend(self.encode(&text, Specials::Literal)?);
+                        let part = self.encode_plain(&text, begins && ids.is_empty())?;
+                        ids.extend(part);
                         text.clear();
                         ids.push(id);
                     }
                 }
             }
         }
-        ids.extend(self.encode(&text, Specials::Literal)?);
+        let part = self.encode_plain(&text, begins && ids.is_empty())?;
+        ids.extend(part);
         Ok(ids)
+    }
+
+    /// Encodes text without control tokens, at the beginning of a sequence or after other tokens.
+    fn encode_plain(&self, text: &str, is_first: bool) -> Result<Vec<u32>, ModelError> {
+        match &self.kind {
+            TokenizerKind::Fast(fast) if is_first => fast.encode_first(text, &self.table),
+            TokenizerKind::Fast(_) | TokenizerKind::Bytes(_) => self.encode(text, Specials::Literal),
+        }
     }
 
     fn split_control(&self, text: &str) -> Vec<Piece> {
@@ -259,15 +301,6 @@ pub(crate) fn pipeline(path: &Path) -> Result<tokenizers::Tokenizer, ModelError>
     merge::check_json(&json).map_err(corrupt)?;
     // Parsed from the checked value, not from the bytes, which might contain a key twice.
     serde_json::from_value(json).map_err(|reason| corrupt(format!("not a tokenizer: {reason}")))
-}
-
-/// Returns `true` if the pre-tokenizer marks a space before the first word of a text only.
-fn marks_the_beginning(pre: &PreTokenizerWrapper) -> bool {
-    match pre {
-        PreTokenizerWrapper::Metaspace(space) => space.prepend_scheme == PrependScheme::First,
-        PreTokenizerWrapper::Sequence(list) => list.as_ref().iter().any(marks_the_beginning),
-        _ => false,
-    }
 }
 
 /// Part of a trusted text.

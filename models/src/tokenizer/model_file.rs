@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use tokenizers::Tokenizer as Pipeline;
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 
 use super::sentencepiece::{self, PieceKind, ScoredPiece};
-use super::vocabulary;
+use super::vocabulary::{self, AddedTokens};
 use crate::ModelError;
 
 /// Largest file that is read: vocabularies of 256 k pieces take 4 MB.
@@ -38,7 +40,7 @@ impl Default for Normalizer {
     }
 }
 
-/// Reads the tokenizer in `dir`, with the added tokens of its `tokenizer_config.json`.
+/// Reads the tokenizer in `dir`, with its added tokens.
 ///
 /// # Errors
 /// [`ModelError::Layout`] with the command that writes `tokenizer.json` for algorithms other than BPE, for normalizers
@@ -66,11 +68,18 @@ pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     if normalizer.trims {
         return Err(refused("it removes spaces: its remove_extra_whitespaces is true".to_owned()));
     }
-    let settings = dir.join("tokenizer_config.json");
-    let added = vocabulary::added_tokens(&settings)?;
-    let further = added.values().cloned().collect();
-    let pipeline = sentencepiece::pipeline(&pieces, normalizer.prefix, further).map_err(refused)?;
-    vocabulary::check_ids(&pipeline, &added).map_err(|reason| ModelError::Corrupt { path: settings, reason })?;
+    let settings = vocabulary::settings(dir)?;
+    let is_control = |piece: &ScoredPiece| matches!(piece.kind, PieceKind::Control | PieceKind::Unknown);
+    let is_named = |name: &str| pieces.iter().any(|piece| piece.text == name && is_control(piece));
+    let added = AddedTokens::read(dir, &settings, is_named)?;
+    // Such a tokenizer writes the space at the beginning of a sequence only.
+    let first_only = normalizer.prefix && settings.get("legacy").and_then(Value::as_bool) == Some(false);
+    let prefix = normalizer.prefix && !first_only;
+    let mut pipeline = sentencepiece::pipeline(&pieces, prefix, added.tokens()).map_err(refused)?;
+    if first_only {
+        pipeline.with_pre_tokenizer(Some(Metaspace::new('▁', PrependScheme::First, false)));
+    }
+    added.check(&pipeline)?;
     Ok(pipeline)
 }
 
@@ -240,6 +249,34 @@ mod tests {
         std::fs::write(dir.path().join("tokenizer_config.json"), added).unwrap();
         let refused = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("tokenizer_config.json") && refused.contains("ID 9"), "{refused}");
+    }
+
+    #[test]
+    fn control_pieces_stay_such_where_an_older_file_lists_them_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+        write("tokenizer.model", &model(2, &PLAIN));
+        write("added_tokens.json", br#"{"<s>": 1, "<tool>": 6}"#);
+        let tokenizer = Tokenizer::from_folder(dir.path()).unwrap();
+        assert_eq!(tokenizer.encode("<s>ab<tool>", Specials::Parse).unwrap(), [1, 4, 6]);
+        assert!(tokenizer.is_control(1) && !tokenizer.is_control(6));
+    }
+
+    #[test]
+    fn without_legacy_only_the_beginning_of_a_sequence_gets_a_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(dir.path().join(name), bytes).unwrap();
+        // A normalizer with a space at the beginning.
+        write("tokenizer.model", &model(2, &[0x18, 1, 0x20, 0]));
+        let open = || Tokenizer::from_folder(dir.path()).unwrap();
+        assert_eq!(open().encode("ab", Specials::Literal).unwrap(), [5, 4]);
+        assert_eq!(open().encode_text("ab").unwrap(), [5, 4]);
+        write("tokenizer_config.json", br#"{"legacy": false}"#);
+        assert_eq!(open().encode("ab", Specials::Literal).unwrap(), [4]);
+        assert_eq!(open().encode_text("ab a").unwrap(), [5, 4, 5, 2]);
+        assert_eq!(open().encode("<s>ab", Specials::Parse).unwrap(), [1, 4]);
+        write("tokenizer_config.json", br#"{"legacy": true}"#);
+        assert_eq!(open().encode("<s>ab", Specials::Parse).unwrap(), [1, 5, 4]);
     }
 
     #[test]

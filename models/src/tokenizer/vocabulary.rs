@@ -1,7 +1,7 @@
 //! Byte-level BPE tokenizers in `vocab.json` and `merges.txt`, as slow tokenizers of `transformers` save them.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use tokenizers::models::bpe::Vocab;
@@ -11,11 +11,26 @@ use super::byte_level::{TextSplit, byte_level};
 use super::merge;
 use crate::ModelError;
 
+/// Name of the file with the settings of a tokenizer.
+const SETTINGS: &str = "tokenizer_config.json";
+
+/// Roles of tokens in the files of `transformers`.
+static ROLES: [&str; 8] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+    "additional_special_tokens",
+];
+
 /// Reads the tokenizer in `dir`. The class that `tokenizer_config.json` names determines how text is split.
 pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
     let file = dir.join("vocab.json");
     let corrupt = |reason: String| ModelError::Corrupt { path: file.clone(), reason };
-    let settings = object(&dir.join("tokenizer_config.json"))?;
+    let settings = object(&dir.join(SETTINGS))?;
     let class = settings.get("tokenizer_class").and_then(Value::as_str).unwrap_or("unknown");
     let split = match class.trim_end_matches("Fast") {
         "GPT2Tokenizer" => TextSplit::Gpt2,
@@ -25,19 +40,75 @@ pub(super) fn pipeline(dir: &Path) -> Result<Pipeline, ModelError> {
             return Err(ModelError::Layout { path: dir.to_owned(), layout, remedy: remedy(dir) });
         }
     };
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let mut vocab = Vocab::new();
     for (token, value) in object(&file)? {
-        vocab.insert(token, id(&value).ok_or_else(|| corrupt(format!("{value} is not a token ID")))?);
+        vocab.insert(token, token_id(&value).map_err(&corrupt)?);
     }
     let merges = merges(&dir.join("merges.txt"))?;
     let parts = merges.iter().map(|(left, right)| (left.as_str(), right.as_str()));
     merge::check(parts, "", |token| vocab.contains_key(token)).map_err(&corrupt)?;
-    let added = added(&settings).map_err(&corrupt)?;
-    let tokens = added.values().cloned().collect();
-    let pipeline = byte_level(vocab, merges, tokens, split).map_err(|error| corrupt(error.to_string()))?;
-    check_ids(&pipeline, &added).map_err(corrupt)?;
+    let added = AddedTokens::read(dir, &settings, |_| false)?;
+    let pipeline = byte_level(vocab, merges, added.tokens(), split).map_err(|error| corrupt(error.to_string()))?;
+    added.check(&pipeline)?;
     Ok(pipeline)
+}
+
+/// Tokens that a checkpoint adds to its vocabulary.
+pub(super) struct AddedTokens {
+    by_id: BTreeMap<u32, AddedToken>,
+    /// File that lists the tokens.
+    file: PathBuf,
+}
+
+impl AddedTokens {
+    /// Reads the tokens of the checkpoint in `dir`: `added_tokens_decoder` in its `settings`, or else
+    /// `added_tokens.json`, as older versions of `transformers` save them. A token of that file is special if the
+    /// checkpoint gives it a role, such as `bos_token`, or if it is a control token of the vocabulary itself.
+    ///
+    /// # Errors
+    /// [`ModelError::Io`] and [`ModelError::Corrupt`] with the defective file.
+    pub(super) fn read(
+        dir: &Path,
+        settings: &Map<String, Value>,
+        is_control: impl Fn(&str) -> bool,
+    ) -> Result<AddedTokens, ModelError> {
+        if let Some(entries) = settings.get("added_tokens_decoder").and_then(Value::as_object) {
+            let file = dir.join(SETTINGS);
+            return match decoder_tokens(entries) {
+                Ok(by_id) => Ok(AddedTokens { by_id, file }),
+                Err(reason) => Err(ModelError::Corrupt { path: file, reason }),
+            };
+        }
+        let file = dir.join("added_tokens.json");
+        let roles = optional_object(&dir.join("special_tokens_map.json"))?;
+        let special: HashSet<&str> = special_names(settings).chain(special_names(&roles)).collect();
+        let mut by_id = BTreeMap::new();
+        for (name, id) in optional_object(&file)? {
+            let id = token_id(&id).map_err(|reason| ModelError::Corrupt { path: file.clone(), reason })?;
+            let is_special = special.contains(name.as_str()) || is_control(&name);
+            by_id.insert(id, AddedToken::from(name, is_special).normalized(false));
+        }
+        Ok(AddedTokens { by_id, file })
+    }
+
+    /// Returns the tokens, sorted by ID.
+    pub(super) fn tokens(&self) -> Vec<AddedToken> {
+        self.by_id.values().cloned().collect()
+    }
+
+    /// Checks that the tokens have their IDs in `pipeline`.
+    ///
+    /// # Errors
+    /// [`ModelError::Corrupt`] with a token that has another ID.
+    pub(super) fn check(&self, pipeline: &Pipeline) -> Result<(), ModelError> {
+        let corrupt = |reason| ModelError::Corrupt { path: self.file.clone(), reason };
+        check_ids(pipeline, &self.by_id).map_err(corrupt)
+    }
+}
+
+/// Reads `tokenizer_config.json` in `dir`. Empty if there is no such file.
+pub(super) fn settings(dir: &Path) -> Result<Map<String, Value>, ModelError> {
+    optional_object(&dir.join(SETTINGS))
 }
 
 /// Checks that tokens added to `pipeline` have the IDs in `added`. The library numbers added tokens by itself, so that
@@ -61,17 +132,8 @@ pub(super) fn remedy(dir: &Path) -> String {
     )
 }
 
-/// Added tokens in the file `path`, a `tokenizer_config.json`, by ID. Empty if there is no such file.
-pub(super) fn added_tokens(path: &Path) -> Result<BTreeMap<u32, AddedToken>, ModelError> {
-    if !path.is_file() {
-        return Ok(BTreeMap::new());
-    }
-    added(&object(path)?).map_err(|reason| ModelError::Corrupt { path: path.to_owned(), reason })
-}
-
-/// Added tokens by ID, from `added_tokens_decoder`.
-fn added(settings: &Map<String, Value>) -> Result<BTreeMap<u32, AddedToken>, String> {
-    let entries = settings.get("added_tokens_decoder").and_then(Value::as_object).into_iter().flatten();
+/// Added tokens by ID, from the entries of `added_tokens_decoder`.
+fn decoder_tokens(entries: &Map<String, Value>) -> Result<BTreeMap<u32, AddedToken>, String> {
     let token = |(id, entry): (&String, &Value)| {
         let id: u32 = id.parse().map_err(|_| format!("added_tokens_decoder: {id:?} is not a token ID"))?;
         let content = entry["content"].as_str().ok_or_else(|| format!("added_tokens_decoder: {id} has no content"))?;
@@ -83,7 +145,28 @@ fn added(settings: &Map<String, Value>) -> Result<BTreeMap<u32, AddedToken>, Str
             .rstrip(flag("rstrip"));
         Ok((id, added))
     };
-    entries.map(token).collect()
+    entries.iter().map(token).collect()
+}
+
+/// Names of tokens with a role in a `tokenizer_config.json` or a `special_tokens_map.json`.
+fn special_names(roles: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    let values = ROLES.iter().filter_map(move |role| roles.get(*role));
+    let entries = values.flat_map(|value| match value.as_array() {
+        Some(list) => list.as_slice(),
+        None => std::slice::from_ref(value),
+    });
+    // A token is stored as a string or as an object with its name under `content`.
+    entries.filter_map(|entry| entry.as_str().or_else(|| entry.get("content")?.as_str()))
+}
+
+fn token_id(value: &Value) -> Result<u32, String> {
+    let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+    id.ok_or_else(|| format!("{value} is not a token ID"))
+}
+
+/// Reads the object in the file `path`. Empty if there is no such file.
+fn optional_object(path: &Path) -> Result<Map<String, Value>, ModelError> {
+    if path.is_file() { object(path) } else { Ok(Map::new()) }
 }
 
 fn object(path: &Path) -> Result<Map<String, Value>, ModelError> {
@@ -150,6 +233,21 @@ mod tests {
         assert_eq!(encoded("lstrip", "ab <tool> ab"), [4, 6, 5]);
         assert_eq!(encoded("single_word", "ab <tool> ab"), [4, 3, 6, 5]);
         assert!(!encoded("single_word", "ab <tool>ab").contains(&6));
+    }
+
+    #[test]
+    fn added_tokens_of_older_checkpoints_are_read_from_a_file_of_their_own() {
+        let dir = folder("Qwen2Tokenizer");
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("tokenizer_config.json", r#"{"tokenizer_class": "Qwen2Tokenizer", "eos_token": {"content": "<|end|>"}}"#);
+        write("added_tokens.json", r#"{"<tool>": 8, "<|end|>": 7, "<|im_start|>": 6}"#);
+        write("special_tokens_map.json", r#"{"additional_special_tokens": ["<|im_start|>"], "pad_token": null}"#);
+        let tokenizer = Tokenizer::from_folder(dir.path()).unwrap();
+        assert_eq!(tokenizer.encode("<|im_start|>ab<tool><|end|>", Specials::Parse).unwrap(), [6, 4, 8, 7]);
+        assert_eq!([6, 7, 8].map(|id| tokenizer.is_control(id)), [true, true, false]);
+        write("added_tokens.json", r#"{"<tool>": 9}"#);
+        let shifted = Tokenizer::from_folder(dir.path()).unwrap_err().to_string();
+        assert!(shifted.contains("added_tokens.json") && shifted.contains("ID 9"), "{shifted}");
     }
 
     #[test]

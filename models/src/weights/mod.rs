@@ -237,13 +237,15 @@ impl Weights {
 }
 
 /// GGUF file that a path denotes: the path itself unless it ends in `.safetensors`, or the only GGUF file in a
-/// directory without `config.json`.
+/// directory without a Hugging Face checkpoint. A `config.json` alone does not make one: repositories of GGUF files
+/// often have it.
 fn gguf_at(path: &Path) -> Option<PathBuf> {
     let has_end = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
     if !path.is_dir() {
         return (!has_end(path, "safetensors")).then(|| path.to_owned());
     }
-    if path.join("config.json").is_file() {
+    let has = |name: &str| path.join(name).is_file();
+    if has("config.json") && (has("model.safetensors") || has(ShardIndex::FILE)) {
         return None;
     }
     let files = std::fs::read_dir(path).ok()?.filter_map(|entry| Some(entry.ok()?.path()));

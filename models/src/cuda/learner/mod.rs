@@ -37,7 +37,7 @@ use super::plan::{self, StepLimits, WeightLayout, gib};
 use super::source::{WeightLoader, WeightSource};
 use crate::ModelError;
 use crate::decoder::DecoderConfig;
-use crate::gradient::{self, Compute, Learner, Likeliest, Lora, Objective, Pack, Score, Tune};
+use crate::gradient::{self, Compute, Learner, Likeliest, Lora, Objective, Pack, Score, ScoredModel, Tune};
 use crate::weights::Weights;
 use adapter::LearnerAdapter;
 use pass::LearnerPass;
@@ -215,19 +215,19 @@ impl<D: Driver + Send> Compute for DeviceLearner<D> {
         stale.extend_from_slice(values);
     }
 
-    fn score(&mut self, pack: &Pack, base: bool) -> Result<Vec<Score>, ModelError> {
+    fn score(&mut self, pack: &Pack, model: ScoredModel) -> Result<Vec<Score>, ModelError> {
         let (rows, buffers) = self.prepare(pack, false)?;
-        let pass = self.pass(&rows, &buffers, !base)?;
+        let pass = self.pass(&rows, &buffers, model == ScoredModel::Adapted)?;
         pass.begin()?;
         pass.forward(false)?;
         Ok(pass.score()?)
     }
 
-    fn likeliest(&mut self, _: &Pack, _: usize, _: bool) -> Result<Vec<Likeliest>, ModelError> {
+    fn likeliest(&mut self, _: &Pack, _: usize, _: ScoredModel) -> Result<Vec<Likeliest>, ModelError> {
         Err(ModelError::Input(NO_TEACHER.to_owned()))
     }
 
-    fn states(&mut self, _: &Pack, _: bool) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn states(&mut self, _: &Pack, _: ScoredModel) -> Result<Vec<Vec<f32>>, ModelError> {
         Err(ModelError::Input(NO_STATES.to_owned()))
     }
 

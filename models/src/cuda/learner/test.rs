@@ -8,7 +8,9 @@ use super::learner;
 use crate::cuda::kernel::emulator::Emulator;
 use crate::cuda::toy::{self, distance, llama, qwen2, qwen3};
 use crate::decoder::DecoderConfig;
-use crate::gradient::{DistillationTerm, Learner, Likeliest, Lora, Module, Objective, Pack, Score, Slope, Tune};
+use crate::gradient::{
+    DistillationTerm, Learner, Likeliest, Lora, Module, Objective, Pack, Score, ScoredModel, Slope, Tune,
+};
 use crate::kernel::Team;
 
 /// Bound on the relative gradient error ‖found − wanted‖ / ‖wanted‖ from rounding activations to `bf16`.
@@ -88,10 +90,10 @@ fn compare(name: &str, config: &DecoderConfig, targets: &[Module], seed: u64) {
     let all = distance(&found, &wanted);
     println!("{name}: scores off by {off:.1e}, gradients by {all:.1e}, the worst tensor's by {worst:.1e}");
     assert!(all < BF16 && worst < 2.0 * BF16, "{name}: gradients off by {all}, one by {worst}");
-    for base in [false, true] {
-        let wanted = values(&processor.score(&pack, base).unwrap());
-        let off = distance(&values(&emulated.score(&pack, base).unwrap()), &wanted);
-        assert!(off < BF16, "{name}, base {base}: scores off by {off}");
+    for model in [ScoredModel::Adapted, ScoredModel::Base] {
+        let wanted = values(&processor.score(&pack, model).unwrap());
+        let off = distance(&values(&emulated.score(&pack, model).unwrap()), &wanted);
+        assert!(off < BF16, "{name}, {model:?}: scores off by {off}");
     }
 }
 
@@ -140,11 +142,14 @@ impl Objective for Drawn {
 fn a_teacher_is_refused_by_name() {
     let Some([mut processor, mut emulated]) = pair(&llama(), &lora(&Module::ALL), 7) else { return };
     let pack = forest(llama().vocab);
-    let said = processor.likeliest(&pack, 3, false).unwrap();
+    let said = processor.likeliest(&pack, 3, ScoredModel::Adapted).unwrap();
     assert_eq!(said.len(), pack.targets().len());
     let mut drawn = Drawn(said[0].clone());
     assert!(processor.learn(&pack, &mut drawn).is_ok());
-    for error in [emulated.likeliest(&pack, 3, false).unwrap_err(), emulated.learn(&pack, &mut drawn).unwrap_err()] {
+    for error in [
+        emulated.likeliest(&pack, 3, ScoredModel::Adapted).unwrap_err(),
+        emulated.learn(&pack, &mut drawn).unwrap_err(),
+    ] {
         assert!(error.to_string().contains("teacher") && error.to_string().contains("--device cpu"), "{error}");
     }
     assert!(emulated.gradients().iter().all(|&gradient| gradient == 0.0));
@@ -154,8 +159,8 @@ fn a_teacher_is_refused_by_name() {
 fn states_are_refused_by_name() {
     let Some([mut processor, mut emulated]) = pair(&llama(), &lora(&Module::ALL), 7) else { return };
     let pack = forest(llama().vocab);
-    assert_eq!(processor.states(&pack, true).unwrap().len(), pack.targets().len());
-    let error = emulated.states(&pack, true).unwrap_err().to_string();
+    assert_eq!(processor.states(&pack, ScoredModel::Base).unwrap().len(), pack.targets().len());
+    let error = emulated.states(&pack, ScoredModel::Base).unwrap_err().to_string();
     assert!(error.contains("ranker") && error.contains("--device cpu"), "{error}");
 }
 

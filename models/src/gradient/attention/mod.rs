@@ -5,7 +5,7 @@
 //! et al. 2022, "FlashAttention", algorithms 2 and 4). A limit of the scores `c · tanh(s / c)` multiplies `ds` by
 //! `1 - tanh²(s / c)`. Scores exist only as tiles of `TILE` × `TILE`.
 //!
-//! On request, the operands of the products that give `dv`, `dq` and `dk` are rounded to brain floats. The products for
+//! On request, the operands of the products that give `dv`, `dq` and `dk` are rounded to bf16. The products for
 //! scores and for their gradients always use `f32`. The forward pass has to repeat an engine's log-probabilities, and
 //! `ds` is a difference of values that may be almost equal.
 
@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use super::Pack;
 use crate::Arithmetic;
 use crate::kernel::attention::{HeadLayout, ScoreRule};
-use crate::kernel::brain_dot::DotMethod;
+use crate::kernel::bf16_dot::DotMethod;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::team::Team;

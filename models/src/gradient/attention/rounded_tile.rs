@@ -1,8 +1,8 @@
-//! Last products of the backward pass of attention, with operands in pairs of brain floats.
+//! Last products of the backward pass of attention, with operands in pairs of bf16 values.
 
 use super::TILE;
+use crate::kernel::bf16_dot::DotMethod;
 use crate::kernel::block::{Extent, Left, Right, Sum, multiply_pairs};
-use crate::kernel::brain_dot::DotMethod;
 use crate::kernel::isa::Isa;
 use crate::kernel::worker_memory::FreeMemory;
 

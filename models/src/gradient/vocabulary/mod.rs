@@ -25,7 +25,7 @@ const ROWS: usize = 96;
 pub struct VocabularyHead<'a> {
     /// Weights, shape (vocabulary, hidden).
     pub weights: &'a Packed,
-    /// If `true`, the backward pass rounds slopes and weights to brain floats. Always `false` if the projection is
+    /// If `true`, the backward pass rounds slopes and weights to bf16. Always `false` if the projection is
     /// trained.
     pub rounded: bool,
     /// Soft limit `c` of the logits, which become `c · tanh(logit / c)`. `None` leaves them unlimited.

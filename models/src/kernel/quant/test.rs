@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use super::isa::IntegerIsa;
 use super::reference::dequantize;
 use crate::kernel::backward_matmul;
-use crate::kernel::brain::{self, Brain, PairWeights};
-use crate::kernel::brain_dot::DotMethod;
+use crate::kernel::bf16_dot::DotMethod;
+use crate::kernel::bf16_matrix::{self, Bf16Matrix, PairWeights};
 use crate::kernel::directed::{DirectedMatrix, Direction};
 use crate::kernel::isa::Isa;
 use crate::kernel::matmul;
@@ -190,13 +190,13 @@ fn products_in_both_directions_are_those_with_stored_copies() {
                         backward_matmul::product(isa, &Team::new(2), &x, m, matrix, &mut found, finish);
                         assert!(found == expected, "{isa:?} {kind:?} ({m}, {out}, {inn}) {direction:?}");
                     }
-                    let brain = Brain::of(copy);
+                    let rounded = Bf16Matrix::of(copy);
                     for way in DotMethod::available() {
                         let [mut expected, mut found] = [before.clone(), before.clone()];
-                        let weights = PairWeights::Rounded(&brain);
-                        brain::product(way, &Team::new(1), &x, m, weights, &mut expected, finish);
+                        let weights = PairWeights::Rounded(&rounded);
+                        bf16_matrix::product(way, &Team::new(1), &x, m, weights, &mut expected, finish);
                         let weights = PairWeights::Packed(matrix);
-                        brain::product(way, &Team::new(2), &x, m, weights, &mut found, finish);
+                        bf16_matrix::product(way, &Team::new(2), &x, m, weights, &mut found, finish);
                         assert!(found == expected, "{way:?} {kind:?} ({m}, {out}, {inn}) {direction:?}");
                     }
                 }

@@ -1,18 +1,18 @@
-//! Weight matrices in brain floats (bf16: the upper half of an `f32`), multiplied with activations rounded to bf16.
+//! Weight matrices in bf16 (the upper half of an `f32`), multiplied with activations rounded to bf16.
 //!
 //! Used for serving layers, and, unpacked piece by piece, for frozen layers underneath trained parameters, when
 //! requested ([`super::arithmetic`]). With the many rows of prefill and training, the multiplication takes half the
-//! time of [`super::matmul()`] on CPUs that multiply pairs of brain floats. With few rows, the weights' size of 16 bits
+//! time of [`super::matmul()`] on CPUs that multiply pairs of bf16 values. With few rows, the weights' size of 16 bits
 //! dominates, whatever the checkpoint's format.
 //!
-//! Values are rounded to the nearest brain float, 8 significant bits. Sums are `f32`, pair by pair of input
+//! Values are rounded to the nearest bf16 value, 8 significant bits. Sums are `f32`, pair by pair of input
 //! indices, in order, so that a row's result depends neither on its batch nor on the number of threads. Instruction
 //! sets differ in how they add a pair, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
 
 use std::fmt;
 use std::ops::Range;
 
-use super::brain_dot::{BrainPairs, CHUNK, Dot, DotMethod, PlainFloats, pair};
+use super::bf16_dot::{Bf16Pairs, CHUNK, Dot, DotMethod, PlainFloats, pair};
 use super::directed::{DirectedMatrix, UNPACK_LEN};
 use super::lanes::LANES;
 use super::layout::PANEL;
@@ -28,23 +28,23 @@ const MOST_ROWS: usize = 192;
 /// second-level cache.
 const ROUNDED_BYTES: usize = 512 << 10;
 
-/// A weight matrix W of shape (out, in) in brain floats, for `y = x · Wᵀ`.
+/// A weight matrix W of shape (out, in) in bf16, for `y = x · Wᵀ`.
 ///
 /// Outputs are grouped in panels as in `layout`. Per pair of input indices, a panel has one `u32` for each of its
 /// outputs: the even index in the lower half, the odd one in the upper. An odd `in` is padded with a zero.
-pub struct Brain {
+pub struct Bf16Matrix {
     out: usize,
     inn: usize,
     lines: Box<[CacheLine]>,
 }
 
-impl Brain {
-    /// Converts W, rounding each weight to the nearest brain float.
+impl Bf16Matrix {
+    /// Converts W, rounding each weight to the nearest bf16 value.
     pub fn of(w: &Packed) -> Self {
-        let mut brain = Self::empty(w.out(), w.inn());
-        let len = brain.panel_len();
+        let mut matrix = Self::empty(w.out(), w.inn());
+        let len = matrix.panel_len();
         let mut row = vec![0.0; w.inn()];
-        let words = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut brain.lines);
+        let words = bytemuck::cast_slice_mut::<CacheLine, u32>(&mut matrix.lines);
         for out in 0..w.out() {
             w.row_f32(out, &mut row);
             let panel = &mut words[out / PANEL * len..][..len];
@@ -52,7 +52,7 @@ impl Brain {
                 to[out % PANEL] = pair(values[0], values.get(1).copied().unwrap_or(0.0));
             }
         }
-        brain
+        matrix
     }
 
     fn empty(out: usize, inn: usize) -> Self {
@@ -83,7 +83,7 @@ impl Brain {
         assert!(row < self.out && into.len() == self.inn, "row {row} of shape ({}, {})", self.out, self.inn);
         let pairs = self.panel(row / PANEL).iter().skip(row % PANEL).step_by(PANEL);
         for (to, pair) in into.chunks_mut(2).zip(pairs) {
-            // The upper half of an `f32` is a brain float.
+            // The upper half of an `f32` is its bf16 value.
             let halves = [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)];
             to.copy_from_slice(&halves[..to.len()]);
         }
@@ -120,7 +120,7 @@ impl Brain {
 /// Weights of a multiplication.
 #[derive(Clone, Copy)]
 pub(super) enum PairWeights<'a> {
-    Rounded(&'a Brain),
+    Rounded(&'a Bf16Matrix),
     /// Weights that each unit of work unpacks and rounds.
     Packed(DirectedMatrix<'a>),
 }
@@ -128,14 +128,14 @@ pub(super) enum PairWeights<'a> {
 impl PairWeights<'_> {
     fn results(self) -> usize {
         match self {
-            Self::Rounded(brain) => brain.out,
+            Self::Rounded(rounded) => rounded.out,
             Self::Packed(matrix) => matrix.results(),
         }
     }
 
     fn terms(self) -> usize {
         match self {
-            Self::Rounded(brain) => brain.inn,
+            Self::Rounded(rounded) => rounded.inn,
             Self::Packed(matrix) => matrix.terms(),
         }
     }
@@ -160,7 +160,7 @@ impl PairWeights<'_> {
     fn chunk<'a>(&'a self, way: DotMethod, panel: usize, pairs: Range<usize>, buffer: &'a mut [f32]) -> &'a [u32] {
         let len = pairs.len() * PANEL;
         match self {
-            Self::Rounded(brain) => &brain.panel(panel)[pairs.start * PANEL..][..len],
+            Self::Rounded(rounded) => &rounded.panel(panel)[pairs.start * PANEL..][..len],
             Self::Packed(matrix) => {
                 let (unpack, words) = buffer.split_at_mut(UNPACK_LEN);
                 let words: &mut [u32] = bytemuck::cast_slice_mut(words);
@@ -183,14 +183,14 @@ pub(super) fn product(
     assert_eq!(x.len(), m * w.terms(), "activations of shape ({m}, {})", w.terms());
     assert_eq!(y.len(), m * w.results(), "result of shape ({m}, {})", w.results());
     let target = MatmulOutput { y: Base(y.as_mut_ptr()), out: w.results(), finish };
-    let task = BrainTask { way, x, m, w, target };
+    let task = Bf16Task { way, x, m, w, target };
     match way {
-        DotMethod::BrainPairs(has) => task.run(team, &|| BrainPairs::new(has)),
+        DotMethod::Bf16Pairs(has) => task.run(team, &|| Bf16Pairs::new(has)),
         DotMethod::PlainFloats => task.run(team, &PlainFloats::new),
     }
 }
 
-struct BrainTask<'a> {
+struct Bf16Task<'a> {
     way: DotMethod,
     x: &'a [f32],
     m: usize,
@@ -198,7 +198,7 @@ struct BrainTask<'a> {
     target: MatmulOutput<'a>,
 }
 
-impl BrainTask<'_> {
+impl Bf16Task<'_> {
     /// Computes the whole result in units of one panel of outputs times some rows. A thread visits all
     /// panels before it moves on to other rows, so it rounds those rows once.
     fn run<D: Dot>(&self, team: &Team, dot: &(dyn Fn() -> D + Sync)) {
@@ -240,8 +240,8 @@ impl BrainTask<'_> {
     }
 }
 
-impl fmt::Debug for Brain {
+impl fmt::Debug for Bf16Matrix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Brain({} × {}, {} bytes)", self.out, self.inn, self.bytes())
+        write!(f, "Bf16Matrix({} × {}, {} bytes)", self.out, self.inn, self.bytes())
     }
 }

@@ -1,4 +1,4 @@
-//! Dot products of brain floats, a panel at a time, pair by pair of input indices. Uses the CPU's instruction for
+//! Dot products of bf16 values, a panel at a time, pair by pair of input indices. Uses the CPU's instruction for
 //! pairs (AVX512-BF16), which is defined to add the product of the odd index before that of the even one, or the
 //! kernels for plain floats, where the even index comes first.
 
@@ -11,12 +11,12 @@ use super::panel::panel_product;
 /// Maximum number of input index pairs multiplied at once: 24 KiB of a panel, which fits the first-level cache.
 pub(super) const CHUNK: usize = 192;
 
-/// Method for products of brain floats.
+/// Method for products of bf16 values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DotMethod {
     /// Uses the CPU's instruction for pairs.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
-    BrainPairs(Bf16Support),
+    Bf16Pairs(Bf16Support),
     /// Uses plain floats.
     PlainFloats,
 }
@@ -33,7 +33,7 @@ impl DotMethod {
         {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx512f") && has!("avx512bw") && has!("avx512bf16") {
-                return Self::BrainPairs(Bf16Support(()));
+                return Self::Bf16Pairs(Bf16Support(()));
             }
         }
         Self::PlainFloats
@@ -48,7 +48,7 @@ impl DotMethod {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Bf16Support` proves that the CPU has the instructions; there are as many places as pairs.
-            Self::BrainPairs(_) => unsafe { x86::round(values, to) },
+            Self::Bf16Pairs(_) => unsafe { x86::round(values, to) },
             _ => {
                 for (values, to) in values.chunks(2).zip(to) {
                     *to = pair(values[0], values.get(1).copied().unwrap_or(0.0));
@@ -66,7 +66,7 @@ impl DotMethod {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Bf16Support` proves that the CPU has the instructions; the lengths are equal.
-            Self::BrainPairs(_) => unsafe { x86::interleave(even, odd, to) },
+            Self::Bf16Pairs(_) => unsafe { x86::interleave(even, odd, to) },
             _ => {
                 for ((&even, &odd), to) in even.iter().zip(odd).zip(to) {
                     *to = pair(even, odd);
@@ -87,7 +87,7 @@ impl DotMethod {
 
 /// Returns `true` if this CPU multiplies bf16 numbers by itself (AVX512-BF16).
 pub fn computes_bf16() -> bool {
-    matches!(DotMethod::best(), DotMethod::BrainPairs(_))
+    matches!(DotMethod::best(), DotMethod::Bf16Pairs(_))
 }
 
 /// A method with its working memory.
@@ -107,7 +107,7 @@ pub(super) trait Dot {
     fn multiply(&mut self, x: &[Self::Pair], stride: usize, panel: &[u32], sums: &mut [f32]);
 }
 
-/// Two values rounded to the nearest brain floats, the even one in the lower half.
+/// Two values rounded to the nearest bf16 value, the even one in the lower half.
 pub(super) fn pair(even: f32, odd: f32) -> u32 {
     let [even, odd] = [even, odd].map(|value| u32::from(bf16::from_f32(value).to_bits()));
     even | odd << 16
@@ -155,15 +155,15 @@ impl Dot for PlainFloats {
 }
 
 /// Method that uses the CPU's instruction for pairs.
-pub(super) struct BrainPairs(Bf16Support);
+pub(super) struct Bf16Pairs(Bf16Support);
 
-impl BrainPairs {
+impl Bf16Pairs {
     pub(super) fn new(present: Bf16Support) -> Self {
         Self(present)
     }
 }
 
-impl Dot for BrainPairs {
+impl Dot for Bf16Pairs {
     type Pair = u32;
 
     fn round(&mut self, row: &[f32], to: &mut [u32]) {
@@ -306,13 +306,13 @@ mod x86 {
             for (row, sum) in sums.iter_mut().enumerate() {
                 *sum = [_mm512_loadu_ps(to.add(row * PANEL)), _mm512_loadu_ps(to.add(row * PANEL + LANES))];
             }
-            let brains = |pairs: __m512i| transmute::<__m512i, __m512bh>(pairs);
+            let vector = |pairs: __m512i| transmute::<__m512i, __m512bh>(pairs);
             for k in 0..pairs {
                 let at = panel.add(k * PANEL);
-                let low = brains(_mm512_loadu_si512(at.cast()));
-                let high = brains(_mm512_loadu_si512(at.add(LANES).cast()));
+                let low = vector(_mm512_loadu_si512(at.cast()));
+                let high = vector(_mm512_loadu_si512(at.add(LANES).cast()));
                 for (row, sum) in sums.iter_mut().enumerate() {
-                    let x = brains(_mm512_set1_epi32((*x.add(row * stride + k)).cast_signed()));
+                    let x = vector(_mm512_set1_epi32((*x.add(row * stride + k)).cast_signed()));
                     sum[0] = _mm512_dpbf16_ps(sum[0], x, low);
                     sum[1] = _mm512_dpbf16_ps(sum[1], x, high);
                 }

@@ -1,11 +1,11 @@
-//! Matrix multiplication in brain floats, by each method, against sums in f64 of the rounded values.
+//! Matrix multiplication in bf16, by each method, against sums in f64 of the rounded values.
 
 use half::bf16;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::brain::{self, Brain, PairWeights};
-use super::brain_dot::DotMethod;
+use super::bf16_dot::DotMethod;
+use super::bf16_matrix::{self, Bf16Matrix, PairWeights};
 use super::directed::{DirectedMatrix, Direction};
 use super::matmul_output::Finish;
 use super::{Packed, Team};
@@ -29,16 +29,16 @@ fn check(way: DotMethod, m: usize, out: usize, inn: usize, threads: usize) {
     let packed = Packed::from_f32(&w, out, inn);
     let turned = Packed::from_f32_transposed(&w, inn, out);
     let team = Team::new(threads);
-    let brain = Brain::of(&packed);
-    assert_eq!((brain.out(), brain.inn()), (out, inn));
-    assert_eq!(brain.bytes(), out.next_multiple_of(32) * inn.next_multiple_of(2) * 2);
+    let matrix = Bf16Matrix::of(&packed);
+    assert_eq!((matrix.out(), matrix.inn()), (out, inn));
+    assert_eq!(matrix.bytes(), out.next_multiple_of(32) * inn.next_multiple_of(2) * 2);
     let forward = DirectedMatrix::new(&packed, Direction::Forward);
     let backward = DirectedMatrix::new(&turned, Direction::Backward);
-    for weights in [PairWeights::Rounded(&brain), PairWeights::Packed(forward), PairWeights::Packed(backward)] {
+    for weights in [PairWeights::Rounded(&matrix), PairWeights::Packed(forward), PairWeights::Packed(backward)] {
         let mut y = vec![f32::NAN; m * out];
         let mut sums = before.clone();
-        brain::product(way, &team, &x, m, weights, &mut y, Finish::Set);
-        brain::product(way, &team, &x, m, weights, &mut sums, Finish::Add);
+        bf16_matrix::product(way, &team, &x, m, weights, &mut y, Finish::Set);
+        bf16_matrix::product(way, &team, &x, m, weights, &mut sums, Finish::Add);
         for (at, &found) in y.iter().enumerate() {
             let row = &x[at / out * inn..][..inn];
             let column = &w[at % out * inn..][..inn];
@@ -69,10 +69,10 @@ fn rounding_is_to_the_nearest_and_to_even_between() {
     let half = 2.0f32.powi(-8);
     let values = [1.0 + half, 1.0 + 3.0 * half, 1.0 + half * 1.01, -1.0 - half, 0.0, 3.0e38, 1.0e-30];
     let team = Team::new(1);
-    let one = Brain::of(&Packed::from_f32(&[1.0], 1, 1));
+    let one = Bf16Matrix::of(&Packed::from_f32(&[1.0], 1, 1));
     for way in DotMethod::available() {
         let mut y = [0.0; 7];
-        brain::product(way, &team, &values, values.len(), PairWeights::Rounded(&one), &mut y, Finish::Set);
+        bf16_matrix::product(way, &team, &values, values.len(), PairWeights::Rounded(&one), &mut y, Finish::Set);
         let expected = values.map(|value| bf16::from_f32(value).to_f32());
         assert_eq!(y, expected, "{way:?}");
         assert_eq!(y[..4], [1.0, 1.0 + 4.0 * half, 1.0 + 2.0 * half, -1.0]);
@@ -85,12 +85,12 @@ fn a_row_depends_neither_on_its_batch_nor_on_threads() {
     let inn = 577;
     let m = 203;
     let x = noise(1, m * inn);
-    let brain = Brain::of(&Packed::from_f32(&noise(2, out * inn), out, inn));
+    let matrix = Bf16Matrix::of(&Packed::from_f32(&noise(2, out * inn), out, inn));
     for way in DotMethod::available() {
         let run = |team: &Team, x: &[f32]| {
             let m = x.len() / inn;
             let mut y = vec![0.0; m * out];
-            brain::product(way, team, x, m, PairWeights::Rounded(&brain), &mut y, Finish::Set);
+            bf16_matrix::product(way, team, x, m, PairWeights::Rounded(&matrix), &mut y, Finish::Set);
             y
         };
         let team = Team::new(1);
@@ -105,9 +105,9 @@ fn a_row_depends_neither_on_its_batch_nor_on_threads() {
 
 #[test]
 fn nothing_is_a_product_too() {
-    let brain = Brain::of(&Packed::from_f32(&[], 3, 0));
+    let matrix = Bf16Matrix::of(&Packed::from_f32(&[], 3, 0));
     let mut y = [1.0; 6];
-    brain.matmul(&Team::new(2), &[], 2, &mut y);
+    matrix.matmul(&Team::new(2), &[], 2, &mut y);
     assert_eq!(y, [0.0; 6]);
-    Brain::of(&Packed::from_f32(&noise(1, 8), 4, 2)).matmul(&Team::new(2), &[], 0, &mut []);
+    Bf16Matrix::of(&Packed::from_f32(&noise(1, 8), 4, 2)).matmul(&Team::new(2), &[], 0, &mut []);
 }
