@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn tokens_that_the_backend_chose_wait_for_no_thread() {
-        const LIMIT: Duration = Duration::from_secs(10);
+        const LIMIT: Duration = Duration::from_secs(60);
         let mut scheduler = scheduler(&EngineConfig::default(), &Arc::default());
         let mut draws = Vec::new();
         for id in [1, 2] {

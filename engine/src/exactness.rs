@@ -476,3 +476,25 @@ fn a_proposed_token_that_breaks_a_pass_fails_no_session() {
     assert_eq!(counters.step_failures_total.get(), 1);
     assert!(counters.lookup_accepted_tokens_total.get() > 0);
 }
+
+#[test]
+fn a_forced_token_that_breaks_passes_is_proposed_a_few_times_only() {
+    let mut force = vec![7; 150];
+    force[100] = 51;
+    let generate = Generate { sampling: SamplingParams::greedy(), max_tokens: 150, force, ..Generate::default() };
+    for overlaps in [false, true] {
+        let backend = MockBackend::random(0, 256).with_blocks(64);
+        let backend = if overlaps { backend.with_overlap() } else { backend };
+        backend.faults().panic_on(51);
+        let counters = Arc::new(Counters::default());
+        let mut core = core(Box::new(backend), 0, &counters);
+        let mut sessions = [TestSession { capacity: 256, ..TestSession::new(1, vec![50]) }];
+        sessions[0].begin(&mut core, generate.clone());
+        settle(&mut core, &mut sessions);
+        // The tokens before it are written one by one in the end, and the turn fails where it has to be computed.
+        let [TestSession { output: (steps, ends), .. }] = &sessions;
+        assert_eq!(steps.iter().map(|step| step.id).collect::<Vec<_>>(), generate.force[..101]);
+        assert!(matches!(ends[..], [Err(EngineError::Backend(_))]), "{ends:?}");
+        assert_eq!(counters.step_failures_total.get(), 3 + 1);
+    }
+}

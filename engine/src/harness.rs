@@ -6,13 +6,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use waymark_models::sampler::SamplingParams;
+use waymark_models::sampler::{SamplingParams, TokenMask};
 
 use super::command::{EngineCommand, Fork, Submission};
 use super::config::EngineConfig;
+use super::constraint::{Constraint, ConstraintState};
 use super::counters::Counters;
 use super::mailbox::{Inbox, Mail, mailbox};
 use super::mock::Random;
@@ -29,6 +31,36 @@ pub(super) const RANDOM: Random = Random { seed: SEED, vocab: VOCAB };
 
 /// Source of texts of two tokens, in which proposed tokens are accepted about every other time.
 pub(super) const COIN: Random = Random { seed: SEED, vocab: 2 };
+
+/// Time of a late mask: longer than a step waits for it.
+const LATE: Duration = Duration::from_millis(4);
+
+/// Rule that allows every token. Each 16th of its masks is late.
+#[derive(Debug, Clone, Default)]
+struct LateRule {
+    /// Number of masks so far.
+    masks: u32,
+}
+
+impl Constraint for LateRule {
+    fn begin(&self) -> Box<dyn ConstraintState> {
+        Box::new(self.clone())
+    }
+}
+
+impl ConstraintState for LateRule {
+    fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
+        self.masks += 1;
+        if self.masks % 16 == 3 {
+            thread::sleep(LATE);
+        }
+        Ok(None)
+    }
+
+    fn accept(&mut self, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+}
 
 /// An operation of a client. `session` is an index into the open sessions.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +81,26 @@ pub(super) enum Operation {
         session: usize,
         tokens: usize,
         max_tokens: usize,
+    },
+    /// Begins a turn between turns that forces its first `forced` tokens.
+    Force {
+        session: usize,
+        forced: usize,
+        max_tokens: usize,
+    },
+    /// Begins a turn between turns under a rule whose masks are late now and then.
+    Constrain {
+        session: usize,
+        max_tokens: usize,
+    },
+    /// Makes the session's next mask late, where the machine computes no masks.
+    Delay {
+        session: usize,
+    },
+    /// Removes the last `back` tokens of a session between turns.
+    Truncate {
+        session: usize,
+        back: usize,
     },
     /// Opens a session with the tokens of another one between turns, except its last `back` tokens.
     Fork {
@@ -80,6 +132,10 @@ pub(super) fn operations() -> impl Strategy<Value = Vec<Operation>> {
             .prop_map(|(salt, family, tokens, max_tokens)| Operation::Submit { salt, family, tokens, max_tokens }),
         8 => (1usize..8).prop_map(|times| Operation::Step { times }),
         4 => (session.clone(), 0usize..30, 1usize..30).prop_map(|(session, tokens, max_tokens)| Operation::Extend { session, tokens, max_tokens }),
+        2 => (session.clone(), 1usize..40, 1usize..50).prop_map(|(session, forced, max_tokens)| Operation::Force { session, forced, max_tokens }),
+        1 => (session.clone(), 1usize..30).prop_map(|(session, max_tokens)| Operation::Constrain { session, max_tokens }),
+        2 => session.clone().prop_map(|session| Operation::Delay { session }),
+        2 => (session.clone(), 0usize..40).prop_map(|(session, back)| Operation::Truncate { session, back }),
         3 => (session.clone(), 0usize..40).prop_map(|(session, back)| Operation::Fork { session, back }),
         4 => session.clone().prop_map(|session| Operation::Read { session }),
         1 => session.clone().prop_map(|session| Operation::Stop { session }),
@@ -105,6 +161,9 @@ pub(super) trait Machine {
 
     fn preempt(&mut self);
 
+    /// Makes the next mask of a session late. A machine with rules has late masks of its own.
+    fn delay(&mut self, _session: u64) {}
+
     /// Ends the step in flight, if any.
     fn land(&mut self) {}
 }
@@ -118,6 +177,10 @@ pub(super) struct HarnessClient {
     pub(super) tokens: Vec<u32>,
     /// Positions of the sampled tokens.
     sampled: Vec<usize>,
+    /// Number of tokens before the last turn.
+    begun: usize,
+    /// Tokens that the last turn forces.
+    forced: Vec<u32>,
     known: usize,
     inbox: Option<Inbox>,
     pub(super) finish: Option<TurnFinish>,
@@ -144,7 +207,11 @@ impl HarnessClient {
                 }
             }
             for step in buffer.drain(..) {
-                self.sampled.push(self.tokens.len());
+                let position = self.tokens.len();
+                match self.forced.get(position - self.begun) {
+                    Some(&forced) => assert_eq!(step.id, forced, "at {position}"),
+                    None => self.sampled.push(position),
+                }
                 self.tokens.push(step.id);
                 self.known += 1;
             }
@@ -181,18 +248,25 @@ impl<M: Machine> Harness<M> {
         Self { machine, clients: Vec::new(), counters, priority, random: RANDOM, sessions: 0, max_undelivered, limit }
     }
 
-    fn generate(&mut self, index: usize, max_tokens: usize) {
+    /// Begins a turn of at most `max_tokens` tokens.
+    fn begin(&mut self, index: usize, max_tokens: usize) {
+        self.generate(index, Generate { max_tokens, ..Generate::default() });
+    }
+
+    fn generate(&mut self, index: usize, generate: Generate) {
         let client = &mut self.clients[index];
         if client.tokens.len() >= self.limit {
             return;
         }
+        client.begun = client.tokens.len();
+        client.forced.clone_from(&generate.force);
         let (outbox, inbox) = mailbox(self.max_undelivered);
         let submission = Submission {
             session: client.id,
             options: client.options(),
             keep: client.known,
             append: client.tokens[client.known..].to_vec(),
-            generate: Generate { sampling: SamplingParams::greedy(), max_tokens, ..Generate::default() },
+            generate: Generate { sampling: SamplingParams::greedy(), ..generate },
             outbox,
             submitted: Instant::now(),
             stage: TurnStage::queue(),
@@ -229,9 +303,32 @@ impl<M: Machine> Harness<M> {
         self.machine.tell(EngineCommand::Fork(fork));
     }
 
+    fn truncate(&mut self, index: usize, back: usize) {
+        self.read(index);
+        let random = self.random;
+        let client = &mut self.clients[index];
+        if client.inbox.is_some() {
+            return;
+        }
+        client.check_text(random);
+        // As a handle does. An empty session could begin no turn.
+        let length = client.tokens.len().saturating_sub(back).max(1);
+        client.tokens.truncate(length);
+        client.sampled.retain(|&position| position < length);
+        client.known = client.known.min(length);
+    }
+
     pub(super) fn read(&mut self, index: usize) {
         if self.clients[index].read() {
             self.machine.tell(EngineCommand::Resume(self.clients[index].id));
+        }
+    }
+
+    /// Begins a turn of a session, unless one is in progress.
+    fn follow(&mut self, index: usize, generate: Generate) {
+        self.read(index);
+        if self.clients[index].inbox.is_none() {
+            self.generate(index, generate);
         }
     }
 
@@ -249,8 +346,10 @@ impl<M: Machine> Harness<M> {
                     tokens,
                     ..HarnessClient::default()
                 });
-                self.generate(open, max_tokens);
+                self.begin(open, max_tokens);
             }
+            Operation::Truncate { session, back } if session < open => self.truncate(session, back),
+            Operation::Delay { session } if session < open => self.machine.delay(self.clients[session].id),
             Operation::Fork { session, back } if session < open => self.fork(session, back),
             Operation::Step { times } => (0..times).for_each(|_| self.machine.step()),
             Operation::Extend { session, tokens, max_tokens } if session < open => {
@@ -258,8 +357,17 @@ impl<M: Machine> Harness<M> {
                 if self.clients[session].inbox.is_none() {
                     let ids = (0..tokens as u32).map(|position| 60 + position % 3);
                     self.clients[session].tokens.extend(ids);
-                    self.generate(session, max_tokens);
+                    self.begin(session, max_tokens);
                 }
+            }
+            Operation::Force { session, forced, max_tokens } if session < open => {
+                let vocab = self.random.vocab as u32;
+                let force = (0..forced as u32).map(|position| position * 7 % vocab).collect();
+                self.follow(session, Generate { force, max_tokens, ..Generate::default() });
+            }
+            Operation::Constrain { session, max_tokens } if session < open => {
+                let rule: Arc<dyn Constraint> = Arc::new(LateRule::default());
+                self.follow(session, Generate { constraint: Some(rule), max_tokens, ..Generate::default() });
             }
             Operation::Read { session } if session < open => self.read(session),
             Operation::Stop { session } if session < open => {

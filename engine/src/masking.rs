@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn long() -> Instant {
-        Instant::now() + Duration::from_secs(10)
+        Instant::now() + Duration::from_secs(60)
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_long() {
-        let takes = |_| Duration::from_millis(50);
+        let takes = |_| Duration::from_secs(2);
         let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: 9, takes });
         let mut masking = Masks::default().begin(&rule).unwrap();
         assert!(matches!(masking.wait(Instant::now()), MaskWait::Late));
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn steps_do_not_wait_for_a_turn_of_slow_masks_until_one_is_in_time() {
-        let takes = |next| if next < 2 { Duration::from_millis(50) } else { Duration::ZERO };
+        let takes = |next| if next < 2 { Duration::from_secs(1) } else { Duration::ZERO };
         let rule: Arc<dyn Constraint> = Arc::new(Counting { next: 0, panics_at: u32::MAX, takes });
         let mut masking = Masks::default().begin(&rule).unwrap();
         assert!(matches!(masking.wait_to_submit(Instant::now() + SUBMIT_TIMEOUT), MaskWait::Late));

@@ -7,8 +7,11 @@ use uuid::Uuid;
 use waymark_models::AdapterSlot;
 use waymark_models::sampler::{SamplingParams, TokenMask};
 
+use super::backend::BackendSpec;
 use super::constraint::Constraint;
-use super::stop::StopSet;
+use super::error::EngineError;
+use super::stop::{Matcher, StopSet};
+use super::token::{Token, TurnFinish};
 
 /// A loaded adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,6 +114,69 @@ impl Default for Generate {
 }
 
 impl Generate {
+    /// Checks that the turn can follow `tokens` in a model with these properties. The first `known` tokens were checked
+    /// before earlier turns.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] when no room is left to sample; [`EngineError::Request`] for invalid parameters.
+    pub fn check(&self, tokens: &[Token], known: usize, spec: &BackendSpec) -> Result<(), EngineError> {
+        let refuse = |reason: String| Err(EngineError::Request(reason));
+        let vocab = spec.vocab;
+        if tokens.is_empty() {
+            return refuse("the prompt has no tokens".into());
+        }
+        let new = tokens[known.min(tokens.len())..].iter().map(|token| token.id);
+        if let Some(id) = new.chain(self.force.iter().copied()).find(|&id| id as usize >= vocab) {
+            return refuse(format!("token {id} is outside the vocabulary of {vocab} tokens"));
+        }
+        if self.max_tokens == 0 {
+            return refuse("max_tokens must be at least 1".into());
+        }
+        if self.allow.as_ref().is_some_and(|allow| !allow.iter().any(|&id| (id as usize) < vocab)) {
+            return refuse("the allow-list contains no token of the vocabulary".into());
+        }
+        let ends = |id: &u32| self.eos.contains(id) || *id as usize >= vocab;
+        if self.min_tokens > self.force.len() && self.allow.as_ref().is_some_and(|ids| ids.iter().all(ends)) {
+            return refuse(format!(
+                "the allow-list contains only tokens that end the turn, but min_tokens is {}: set it to 0",
+                self.min_tokens
+            ));
+        }
+        if self.allow.is_some() && self.constraint.is_some() {
+            return refuse("an allow-list and a constraint exclude each other: give only one".into());
+        }
+        if let Err(error) = self.sampling.check() {
+            return refuse(error.to_string());
+        }
+        let limit = spec.limit();
+        let tokens = tokens.len();
+        if tokens >= limit { Err(EngineError::TooLong { tokens, limit }) } else { Ok(()) }
+    }
+
+    /// Returns the reason for the end of the turn after the token `token` with the text `bytes`, if the token ends it.
+    /// `matcher` has taken the turn's earlier tokens. With this token, the turn has `sampled` tokens and its sequence
+    /// `len`, of at most `limit`.
+    pub fn finish_after(
+        &self,
+        matcher: &mut Matcher,
+        token: u32,
+        bytes: &[u8],
+        sampled: usize,
+        len: usize,
+        limit: usize,
+    ) -> Option<TurnFinish> {
+        if !self.ignore_eos && self.eos.contains(&token) {
+            return Some(TurnFinish::Eos);
+        }
+        if let Some(which) = matcher.push(&self.stops, bytes) {
+            return Some(TurnFinish::Stop(which));
+        }
+        if sampled >= self.max_tokens {
+            return Some(TurnFinish::Length);
+        }
+        (len >= limit).then_some(TurnFinish::Context)
+    }
+
     /// Returns the mask of a token before `min_tokens`: the tokens that `allow` or the constraint's mask permits, without
     /// those of `eos`. `vocab` is the size of the vocabulary.
     pub(super) fn early_mask(&self, mask: Option<TokenMask>, vocab: usize) -> TokenMask {

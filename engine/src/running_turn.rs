@@ -185,10 +185,11 @@ impl RunningTurn {
         limit: usize,
         wakers: &mut Vec<Waker>,
     ) -> (Option<TurnFinish>, Room) {
-        if self.sampled(len) == 1 {
+        let count = self.sampled(len);
+        if count == 1 {
             self.stage.decode();
         }
-        let finish = self.ends(sampled.id, len, limit, bytes);
+        let finish = self.generate.finish_after(&mut self.matcher, sampled.id, bytes, count, len, limit);
         // Started now: if the next mask is ready before the next submission, the backend draws; if not, the mask has the
         // whole forward pass to be ready for the engine.
         if let Some(masking) = self.masking.as_ref().filter(|_| finish.is_none()) {
@@ -201,20 +202,6 @@ impl RunningTurn {
     /// Sends the delivered tokens to the reader. Pushes the reader's waker to `wakers` if the reader waits.
     pub(super) fn send(&mut self, wakers: &mut Vec<Waker>) {
         self.outbox.send(wakers);
-    }
-
-    /// Returns the reason why the turn ends with the token just sampled, if it does.
-    fn ends(&mut self, token: u32, len: usize, limit: usize, bytes: &[u8]) -> Option<TurnFinish> {
-        if !self.generate.ignore_eos && self.generate.eos.contains(&token) {
-            return Some(TurnFinish::Eos);
-        }
-        if let Some(which) = self.matcher.push(&self.generate.stops, bytes) {
-            return Some(TurnFinish::Stop(which));
-        }
-        if self.sampled(len) >= self.generate.max_tokens {
-            return Some(TurnFinish::Length);
-        }
-        (len >= limit).then_some(TurnFinish::Context)
     }
 
     /// Ends the turn of a sequence of `len` tokens because its reader has left.

@@ -12,6 +12,17 @@ use super::stage::TurnStage;
 use super::token::{Origin, Token};
 use super::turn::Turn;
 
+/// Knowledge that the engine has of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Registration {
+    /// The engine does not know the session yet.
+    New,
+    /// The engine has the session as a fork, and was sent no turn of it.
+    Forked,
+    /// The engine was sent a turn of the session.
+    Admitted,
+}
+
 /// A growing token sequence and its KV. Dropping it cancels its turn and frees its blocks within two steps.
 ///
 /// Ids are append-only within a turn: the sequence before a turn is a prefix of the sequence after it. Between turns,
@@ -25,15 +36,13 @@ pub struct Session {
     /// Number of leading `tokens` that the engine has received.
     pub(super) known: usize,
     pub(super) cached: usize,
-    /// If `true`, the engine has been told of this session, by a turn or a fork.
-    open: bool,
-    /// If `true`, the engine has accepted a turn of this session.
-    admitted: bool,
+    registration: Registration,
 }
 
 impl Session {
     pub(super) fn new(shared: Arc<EngineShared>, id: u64, options: SessionOptions) -> Self {
-        Self { shared, id, options, tokens: Vec::new(), known: 0, cached: 0, open: false, admitted: false }
+        let registration = Registration::New;
+        Self { shared, id, options, tokens: Vec::new(), known: 0, cached: 0, registration }
     }
 
     /// Returns the session's number, unique within its engine.
@@ -48,22 +57,15 @@ impl Session {
     pub fn fork(&self, length: usize) -> Session {
         let Self { options, cached, .. } = *self;
         let tokens = self.tokens[..length.min(self.tokens.len())].to_vec();
-        let keep = if self.open { self.known.min(tokens.len()) } else { 0 };
+        // The engine has nothing of a new session to share.
+        let keep = if self.registration == Registration::New { 0 } else { self.known.min(tokens.len()) };
         let id = self.shared.next_session();
         if keep > 0 {
             let fork = Fork { parent: self.id, session: id, options, keep, asked: Instant::now() };
             self.shared.send(EngineCommand::Fork(fork));
         }
-        Session {
-            shared: self.shared.clone(),
-            id,
-            options,
-            tokens,
-            known: keep,
-            cached,
-            open: keep > 0,
-            admitted: false,
-        }
+        let registration = if keep > 0 { Registration::Forked } else { Registration::New };
+        Session { shared: self.shared.clone(), id, options, tokens, known: keep, cached, registration }
     }
 
     /// Keeps the first `length` tokens. Unlike a fork, the session keeps its number, its age and its place, so that a
@@ -76,7 +78,7 @@ impl Session {
 
     /// Appends given tokens. They are computed with the next turn.
     pub fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     /// Begins a turn. Computes only the tokens appended since the last turn, and the last token sampled in that turn.
@@ -86,9 +88,10 @@ impl Session {
     /// to sample; [`EngineError::Request`] for invalid parameters; [`EngineError::Dead`] after the engine has stopped.
     /// The session stays as it was.
     pub async fn generate(&mut self, generate: Generate) -> Result<Turn<'_>, EngineError> {
-        self.check(&generate)?;
+        self.shared.alive()?;
+        generate.check(&self.tokens, self.known, &self.shared.spec)?;
         // Later turns need no permit: the session already holds its ticket and may hold blocks.
-        let permit = if self.admitted { None } else { Some(self.shared.permit()?) };
+        let permit = if self.registration == Registration::Admitted { None } else { Some(self.shared.permit()?) };
         let (outbox, inbox) = mailbox(self.shared.config.max_undelivered);
         let submission = Submission {
             session: self.id,
@@ -103,46 +106,9 @@ impl Session {
         };
         self.shared.send(EngineCommand::Generate(Box::new(submission)));
         // Set even if the engine refuses the turn: it then refuses the next one too, because `keep` exceeds what it has.
-        self.admitted = true;
-        self.open = true;
+        self.registration = Registration::Admitted;
         self.known = self.tokens.len();
         Ok(Turn::new(self, inbox))
-    }
-
-    fn check(&self, generate: &Generate) -> Result<(), EngineError> {
-        self.shared.alive()?;
-        let refuse = |reason: String| Err(EngineError::Request(reason));
-        let vocab = self.shared.spec.vocab;
-        if self.tokens.is_empty() {
-            return refuse("the prompt has no tokens".into());
-        }
-        let mut given = self.tokens[self.known..].iter().map(|token| token.id).chain(generate.force.iter().copied());
-        if let Some(id) = given.find(|&id| id as usize >= vocab) {
-            return refuse(format!("token {id} is outside the vocabulary of {vocab} tokens"));
-        }
-        if generate.max_tokens == 0 {
-            return refuse("max_tokens must be at least 1".into());
-        }
-        if generate.allow.as_ref().is_some_and(|allow| !allow.iter().any(|&id| (id as usize) < vocab)) {
-            return refuse("the allow-list contains no token of the vocabulary".into());
-        }
-        let ends = |id: &u32| generate.eos.contains(id) || *id as usize >= vocab;
-        if generate.min_tokens > generate.force.len() && generate.allow.as_ref().is_some_and(|ids| ids.iter().all(ends))
-        {
-            return refuse(format!(
-                "the allow-list contains only tokens that end the turn, but min_tokens is {}: set it to 0",
-                generate.min_tokens
-            ));
-        }
-        if generate.allow.is_some() && generate.constraint.is_some() {
-            return refuse("an allow-list and a constraint exclude each other: give only one".into());
-        }
-        if let Err(error) = generate.sampling.check() {
-            return refuse(error.to_string());
-        }
-        let tokens = self.tokens.len();
-        let limit = self.shared.limit();
-        if tokens >= limit { Err(EngineError::TooLong { tokens, limit }) } else { Ok(()) }
     }
 
     /// Returns all tokens, appended and delivered.
@@ -170,7 +136,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // The engine does not know a session before its first turn or fork.
-        if self.open {
+        if self.registration != Registration::New {
             self.shared.send(EngineCommand::Close(self.id));
         }
     }
@@ -197,7 +163,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_queue_refuses_a_fork_but_not_a_shortened_session() {
-        let time = Duration::from_millis(5);
+        let time = Duration::from_millis(20);
         let backend = MockBackend::random(RANDOM.seed, RANDOM.vocab).with_time(time, Duration::ZERO);
         let config = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
         let engine = Engine::start(Box::new(backend), config, Tokenizer::bytes().table()).unwrap();

@@ -156,8 +156,8 @@ impl StepLoop {
         any
     }
 
-    /// Processes the result of a pass. Rows of a failed pass are run again one by one, so that only those fail that
-    /// fail alone. Returns `true` if any row succeeded.
+    /// Processes the result of a pass. Rows of a failed pass are run again one by one, without proposed tokens, so that
+    /// only those fail that fail alone. Returns `true` if any row succeeded.
     fn finish_pass(&mut self, rows: &[PlannedRow], result: Result<(), String>) -> bool {
         let Err(reason) = result else {
             return self.delivery.commit(rows, &mut self.scheduler, &mut self.passes);
@@ -183,7 +183,12 @@ impl StepLoop {
             self.scheduler.is_running(row.session) && self.execute(slice::from_ref(&row))
         };
         // `count` instead of `any`, because every row has to run.
-        rows.iter().filter(|row| runs(row)).count() > 0
+        let sound = rows.iter().filter(|row| runs(row)).count();
+        if sound == rows.len() {
+            // No row is to blame, so the next pass would fail for the same proposed tokens, again and again.
+            rows.iter().filter(|row| row.proposed > 0).for_each(|row| self.scheduler.blame_proposals(row.session));
+        }
+        sound > 0
     }
 
     /// Tells a broken backend from bad requests, after several steps without a successful row: the engine stops only if

@@ -24,6 +24,18 @@ pub struct Token {
     pub forced: bool,
 }
 
+impl Token {
+    /// Returns a token that was given, not sampled.
+    pub fn given(id: u32, origin: Origin, forced: bool) -> Self {
+        Self { id, origin, logprob: None, forced }
+    }
+
+    /// Returns the token that a turn has sampled.
+    pub fn sampled(step: &TokenStep) -> Self {
+        Self { id: step.id, origin: Origin::Policy, logprob: Some(step.logprob), forced: false }
+    }
+}
+
 /// A sampled token, as a turn delivers it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenStep {

@@ -8,7 +8,7 @@ use super::command::EngineCommand;
 use super::error::EngineError;
 use super::mailbox::{Inbox, Mail};
 use super::session::Session;
-use super::token::{Origin, Token, TokenStep, TurnFinish};
+use super::token::{Token, TokenStep, TurnFinish};
 
 /// A running turn. Dropping it early stops the generation; the session keeps the delivered tokens and stays usable.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Polls for the next token; see [`next`](Self::next).
-    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TokenStep, EngineError>>> {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<TokenStep, EngineError>>> {
         if self.ready.is_empty() && self.end.is_none() {
             match self.inbox.poll(&mut self.ready, context) {
                 Poll::Pending => return Poll::Pending,
@@ -69,8 +69,7 @@ impl<'a> Turn<'a> {
     }
 
     fn deliver(&mut self, step: &TokenStep) {
-        let token = Token { id: step.id, origin: Origin::Policy, logprob: Some(step.logprob), forced: false };
-        self.session.tokens.push(token);
+        self.session.tokens.push(Token::sampled(step));
         // The engine already has this token, so the next turn must not send it again.
         self.session.known += 1;
     }

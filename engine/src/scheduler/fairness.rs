@@ -353,6 +353,52 @@ fn a_session_that_returns_from_a_search_goes_before_newcomers() {
 }
 
 #[test]
+fn a_newcomer_is_not_starved_by_sessions_that_return_for_ever() {
+    // Sessions of one key, and requests to a server without keys.
+    for tenants in [1, 100] {
+        let mut world = World::new();
+        // More than the batch has places, so that some of them wait for every place that becomes free.
+        let agents: Vec<_> = (0..70).map(|agent| world.submit(agent % tenants, 32, 1)).collect();
+        world.run_until(|world| agents.iter().all(|agent| world.finished(*agent)));
+        let newcomer = world.submit(70 % tenants, 32, 4);
+        for _ in 0..100 {
+            for agent in &agents {
+                world.harness.apply(Operation::Extend { session: *agent, tokens: 1, max_tokens: 1 });
+            }
+            world.step();
+        }
+        assert!(world.finished(newcomer), "it starved with tenants: {tenants}");
+        world.harness.check();
+    }
+}
+
+#[test]
+fn newcomers_do_not_crowd_out_sessions_in_progress() {
+    /// Number of turns of a session: that of the longest protocol.
+    const TURNS: usize = 20;
+    let mut world = World::new();
+    let mut agents: Vec<usize> = Vec::new();
+    let mut most = 0;
+    for _ in 0..200 {
+        let open = |agent: &&usize| (1..TURNS).contains(&world.received[**agent].len());
+        let returning: Vec<usize> = agents.iter().filter(open).copied().collect();
+        most = most.max(returning.len());
+        for session in returning {
+            world.harness.apply(Operation::Extend { session, tokens: 1, max_tokens: 1 });
+        }
+        let waiting = agents.iter().filter(|agent| world.received[**agent].is_empty()).count();
+        for _ in waiting..16 {
+            let tenant = 100 + agents.len() as u64;
+            agents.push(world.submit(tenant, 32, 1));
+        }
+        world.step();
+    }
+    assert!(most > 64, "{most} sessions are no overload");
+    assert!(most < 2 * 64, "{most} sessions in progress share 64 places");
+    world.harness.check();
+}
+
+#[test]
 fn a_long_prompt_is_not_starved_by_short_ones() {
     let mut world = World::new();
     let long = world.submit(1, LONG, 1);

@@ -37,10 +37,10 @@ use crate::pool::BlockPool;
 use crate::prefix::PrefixKey;
 use crate::running_turn::RunningTurn;
 use crate::sequence::Sequence;
-use crate::snapshot::{BlockSnapshot, SessionSnapshot};
+use crate::snapshot::{BlockSnapshot, SessionSnapshot, SessionState};
 use crate::token::TurnFinish;
 use prefill::{Prefill, PrefillBudget};
-use queues::{Queues, SessionPhase};
+use queues::Queues;
 use step_costs::{StepCosts, StepSize};
 use tenants::TenantSlot;
 
@@ -156,6 +156,7 @@ impl Scheduler {
         });
         session.sequence.extend(submission.keep, &submission.append, pool);
         session.turn = Some(Box::new(RunningTurn::new(submission, masking, session.sequence.len())));
+        session.failed_proposals = 0;
         self.counters.turns_total.add(1);
         queues.tenants.activate(session.entry.tenant());
         queues.wait(session);
@@ -194,7 +195,7 @@ impl Scheduler {
 
     /// Puts a session whose reader has caught up back into the queue, at its old position.
     pub(super) fn resume(&mut self, id: u64) {
-        let stalled = |session: &&mut ScheduledSession| session.entry.phase() == SessionPhase::Stalled;
+        let stalled = |session: &&mut ScheduledSession| session.entry.state() == SessionState::Stalled;
         if let Some(session) = self.sessions.get_mut(&id).filter(stalled) {
             self.queues.wait(session);
         }
@@ -433,7 +434,7 @@ impl Scheduler {
     fn record_computed(&mut self, id: u64, tokens: usize) -> Option<usize> {
         // Commands that concern a session of the pass in flight are held back. A session that has left the batch all
         // the same gets no tokens accounted.
-        let running = |session: &&mut ScheduledSession| session.entry.phase() == SessionPhase::Running;
+        let running = |session: &&mut ScheduledSession| session.entry.state() == SessionState::Running;
         let session = self.sessions.get_mut(&id).filter(running)?;
         let before = session.sequence.registered();
         let again = session.sequence.advance(tokens, &mut self.pool);
@@ -479,7 +480,7 @@ impl Scheduler {
     }
 
     pub(super) fn is_running(&self, id: u64) -> bool {
-        self.sessions.get(&id).is_some_and(|session| session.entry.phase() == SessionPhase::Running)
+        self.sessions.get(&id).is_some_and(|session| session.entry.state() == SessionState::Running)
     }
 
     /// Returns a waiting session, if there is one.
@@ -563,7 +564,7 @@ impl Scheduler {
     #[cfg(test)]
     pub(super) fn check(&self) -> Result<(), String> {
         self.pool.check(self.sessions.values().map(|session| session.sequence.table()))?;
-        let runs = |session: &ScheduledSession| session.entry.phase() == SessionPhase::Running;
+        let runs = |session: &ScheduledSession| session.entry.state() == SessionState::Running;
         let unsound = |session: &&ScheduledSession| runs(session) && session.sequence.ends_in_shared_block(&self.pool);
         if let Some(session) = self.sessions.values().find(unsound) {
             return Err(format!("session {} writes to a shared block", session.id()));

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(super) struct SchedulerMachine {
     random: Random,
     rows: Vec<PlannedRow>,
     wakers: Vec<Waker>,
+    /// Sessions whose next mask is late.
+    late: HashSet<u64>,
     /// If `true`, waiting sessions are admitted in the middle of a step, as during the pass of a device.
     ahead: bool,
     /// Time of the steps so far, in a world in which a step takes [`EMPTY_STEP`] and the [`row_time`] of its rows.
@@ -58,6 +61,7 @@ pub(super) fn harness(blocks: usize, config: &EngineConfig) -> Harness<Scheduler
         random: RANDOM,
         rows: Vec::new(),
         wakers: Vec::new(),
+        late: HashSet::new(),
         ahead: false,
         clock: None,
         limit,
@@ -73,13 +77,15 @@ impl SchedulerMachine {
         let proposed = session.proposal(row.proposed);
         let ids = [part.ids, proposed].concat();
         self.memory.write(part.table, part.start, &ids, session.adapter_slot()).unwrap();
+        let forced = session.turn.as_ref().map_or(&[][..], |turn| turn.forced(session.sequence().len()));
         let mut context = Vec::new();
         let mut drawn = Vec::new();
         for position in 0..=row.proposed {
             let end = part.start + row.tokens + position;
             self.memory.read(part.table, end, session.adapter_slot(), &mut context).unwrap();
             if row.samples {
-                drawn.push(self.random.next(None, &context));
+                let forced = forced.get(position).copied();
+                drawn.push(forced.unwrap_or_else(|| self.random.next(None, &context)));
             }
             if proposed.get(position) != drawn.last() {
                 break;
@@ -90,6 +96,11 @@ impl SchedulerMachine {
 
     fn deliver(&mut self, row: &PlannedRow, drawn: &[u32]) {
         let id = row.session;
+        // A turn with masks has no proposed tokens.
+        if row.proposed == 0 && self.late.remove(&id) {
+            self.scheduler.settle(id, 0, 0);
+            return self.scheduler.skip_late(id);
+        }
         let mut finish: Option<TurnFinish> = None;
         let mut room = Room::Some;
         let mut accepted = 0;
@@ -159,6 +170,10 @@ impl Machine for SchedulerMachine {
 
     fn preempt(&mut self) {
         self.scheduler.preempt();
+    }
+
+    fn delay(&mut self, session: u64) {
+        self.late.insert(session);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Queues of the scheduler. Every session is in one of four phases.
+//! Queues of the scheduler. Every session is in one of four states.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,17 @@ use super::scheduled_session::ScheduledSession;
 use super::tenants::{TenantSlot, Tenants};
 use crate::prefix::PrefixKey;
 use crate::request::Priority;
+use crate::snapshot::SessionState;
 
-/// Phase of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SessionPhase {
-    /// Between turns.
-    Parked,
-    /// Waiting for a place in the batch.
-    Waiting,
-    /// In the batch.
-    Running,
-    /// In a turn, but out of the batch until its reader catches up.
-    Stalled,
-}
+/// Number of returning sessions admitted in a row after which a newcomer goes first, so that sessions that return for
+/// ever do not keep newcomers out. Several times the number of turns of the longest protocol: with a newcomer after
+/// fewer returns than a session has, more sessions would begin under overload than end.
+const RETURNS_IN_A_ROW: u32 = 64;
 
 /// Position of a session in the [`Queues`]. Only the queues change it.
 #[derive(Debug)]
 pub(super) struct QueueEntry {
-    phase: SessionPhase,
+    state: SessionState,
     tenant: TenantSlot,
     priority: Priority,
     /// Age of the session: a number that grows from session to session. The youngest running session is preempted
@@ -39,8 +32,8 @@ pub(super) struct QueueEntry {
 }
 
 impl QueueEntry {
-    pub(super) fn phase(&self) -> SessionPhase {
-        self.phase
+    pub(super) fn state(&self) -> SessionState {
+        self.state
     }
 
     pub(super) fn ticket(&self) -> u64 {
@@ -89,7 +82,7 @@ pub(super) struct Candidate {
     returning: bool,
 }
 
-/// Session numbers by phase.
+/// Session numbers by state.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     pub(super) tenants: Tenants,
@@ -104,6 +97,10 @@ pub(super) struct Queues {
     /// Blocks that the running sessions are about to compute.
     promises: PrefixPromises,
     clock: u64,
+    /// Number of returning sessions admitted since the last newcomer.
+    returned: u32,
+    /// If `true`, the next candidate is a newcomer, if one waits.
+    is_newcomer_due: bool,
 }
 
 impl Queues {
@@ -111,7 +108,7 @@ impl Queues {
     pub(super) fn entry(&mut self, tenant: u64, priority: Priority) -> QueueEntry {
         // No tick is 0, so leaving the queues with this stamp takes no other session off the idle list.
         QueueEntry {
-            phase: SessionPhase::Parked,
+            state: SessionState::Parked,
             tenant: self.tenants.join(tenant),
             priority,
             ticket: self.tick(),
@@ -134,12 +131,12 @@ impl Queues {
 
     /// Removes a session from every queue.
     pub(super) fn leave(&mut self, session: &mut ScheduledSession) {
-        match session.entry.phase {
-            SessionPhase::Waiting => {
+        match session.entry.state {
+            SessionState::Waiting => {
                 self.waiting.remove(&waiting_key(session));
                 self.tenants.remove_waiting(session.entry.tenant);
             }
-            SessionPhase::Running => {
+            SessionState::Running => {
                 if let Ok(at) = self.running.binary_search(&place(session)) {
                     self.running.remove(at);
                 }
@@ -147,37 +144,37 @@ impl Queues {
                 let promised = std::mem::take(&mut session.entry.promised);
                 self.promises.withdraw(session.id(), session.sequence.keys(promised));
             }
-            SessionPhase::Stalled => self.stalled -= 1,
-            SessionPhase::Parked => {}
+            SessionState::Stalled => self.stalled -= 1,
+            SessionState::Parked => {}
         }
         // Sessions outside the batch are in the list, unless they are pinned or have lost their blocks.
         self.idle.remove(&session.entry.stamp);
-        session.entry.phase = SessionPhase::Parked;
+        session.entry.state = SessionState::Parked;
     }
 
     /// Moves a session out of the batch between two turns. It keeps its blocks until another session needs them.
     pub(super) fn park(&mut self, session: &mut ScheduledSession) {
-        self.set_aside(session, SessionPhase::Parked);
+        self.set_aside(session, SessionState::Parked);
     }
 
     /// Moves a session out of the batch until its reader catches up. It keeps its blocks until another session needs
     /// them.
     pub(super) fn stall(&mut self, session: &mut ScheduledSession) {
-        self.set_aside(session, SessionPhase::Stalled);
+        self.set_aside(session, SessionState::Stalled);
         self.stalled += 1;
     }
 
     /// Puts a session into the waiting queue of its tenant, at the position of its priority and ticket.
     pub(super) fn wait(&mut self, session: &mut ScheduledSession) {
-        self.set_aside(session, SessionPhase::Waiting);
+        self.set_aside(session, SessionState::Waiting);
         let waiting = WaitingSession { session: session.id(), returning: session.entry.returning };
         self.waiting.insert(waiting_key(session), waiting);
         self.tenants.add_waiting(session.entry.tenant);
     }
 
-    fn set_aside(&mut self, session: &mut ScheduledSession, phase: SessionPhase) {
+    fn set_aside(&mut self, session: &mut ScheduledSession, state: SessionState) {
         self.leave(session);
-        session.entry.phase = phase;
+        session.entry.state = state;
         // A fresh stamp: a session that has just worked loses its blocks last.
         session.entry.stamp = self.tick();
         self.idle.insert(session.entry.stamp, session.id());
@@ -186,7 +183,8 @@ impl Queues {
     /// Moves a session into the batch, and promises the blocks that it is about to fill.
     pub(super) fn run(&mut self, session: &mut ScheduledSession) {
         self.leave(session);
-        session.entry.phase = SessionPhase::Running;
+        session.entry.state = SessionState::Running;
+        self.returned = if session.entry.returning { self.returned.saturating_add(1) } else { 0 };
         session.entry.returning = true;
         let place = place(session);
         // Sorted by ticket, so that preemption finds the youngest session at the end.
@@ -271,27 +269,44 @@ impl Queues {
     /// Begins a round of admissions, in which every waiting session is a candidate once.
     pub(super) fn begin_admissions(&mut self) {
         self.candidates.clear();
+        self.is_newcomer_due = self.returned >= RETURNS_IN_A_ROW;
         let Self { candidates, tenants, waiting, .. } = self;
         candidates.extend(tenants.waiting().filter_map(|tenant| first_waiting(waiting, tenant, (0, 0))));
     }
 
     /// Returns the next candidate, the oldest session of the highest priority of its tenant. Tenants are ordered by
     /// the weight of their places including the candidate's, then by whether the candidate has been in the batch
-    /// before, then by service, then by the candidate's age.
+    /// before, then by service, then by the candidate's age. Those that have been in the batch go first, except that a
+    /// round begins with a newcomer after [`RETURNS_IN_A_ROW`] of them, wherever it stands in the queue of its tenant.
     pub(super) fn next_candidate(&mut self) -> Option<Candidate> {
-        let Self { candidates, tenants, waiting, .. } = self;
-        let rank = |candidate: &Candidate| {
-            let load = tenants.load(candidate.tenant) + candidate.charge;
-            // New tenants start at the virtual time, which stands still while an unserved one waits. By service alone,
-            // a session that returns from a search would stay behind all newcomers for as long as more of them come.
-            (load, !candidate.returning, tenants.service(candidate.tenant), candidate.ticket)
-        };
-        let (at, &best) = candidates.iter().enumerate().min_by_key(|(_, candidate)| rank(candidate))?;
-        match first_waiting(waiting, best.tenant, (best.charge, best.ticket + 1)) {
+        let is_newcomer_due = std::mem::take(&mut self.is_newcomer_due);
+        let newcomer = if is_newcomer_due { self.first_newcomer() } else { None };
+        let next = newcomer.or_else(|| self.candidates.iter().copied().min_by_key(|next| self.rank(next)))?;
+        self.move_on(next);
+        Some(next)
+    }
+
+    fn rank(&self, candidate: &Candidate) -> (u64, bool, u64, u64) {
+        let load = self.tenants.load(candidate.tenant) + candidate.charge;
+        // New tenants start at the virtual time, which stands still while an unserved one waits. By service alone, a
+        // session that returns from a search would stay behind all newcomers for as long as more of them come.
+        (load, !candidate.returning, self.tenants.service(candidate.tenant), candidate.ticket)
+    }
+
+    /// Returns the waiting session that goes first among those that have not been in the batch.
+    fn first_newcomer(&self) -> Option<Candidate> {
+        let newcomers = self.waiting.iter().map(candidate).filter(|waiting| !waiting.returning);
+        newcomers.min_by_key(|newcomer| self.rank(newcomer))
+    }
+
+    /// Moves a tenant whose candidate is `passed` on to its next one.
+    fn move_on(&mut self, passed: Candidate) {
+        let Self { candidates, waiting, .. } = self;
+        let Some(at) = candidates.iter().position(|other| other.session == passed.session) else { return };
+        match first_waiting(waiting, passed.tenant, (passed.charge, passed.ticket + 1)) {
             Some(next) => candidates[at] = next,
             None => drop(candidates.swap_remove(at)),
         }
-        Some(best)
     }
 
     /// Moves the candidate of a tenant, or of every tenant for `None`, on to the tenant's next session for which
@@ -334,31 +349,31 @@ impl Queues {
         let mut load = 0;
         for session in sessions {
             open += 1;
-            let QueueEntry { phase, stamp, priority, .. } = session.entry;
+            let QueueEntry { state, stamp, priority, .. } = session.entry;
             let id = session.id();
             let idle = self.idle.get(&stamp) == Some(&id);
-            let sound = match phase {
-                SessionPhase::Running => {
+            let sound = match state {
+                SessionState::Running => {
                     counts[0] += 1;
                     load += priority.charge();
                     self.running.contains(&place(session)) && !idle && session.turn.is_some()
                 }
-                SessionPhase::Waiting => {
+                SessionState::Waiting => {
                     counts[1] += 1;
                     let waiting = WaitingSession { session: id, returning: session.entry.returning };
                     self.waiting.get(&waiting_key(session)) == Some(&waiting) && session.turn.is_some()
                 }
-                SessionPhase::Stalled => {
+                SessionState::Stalled => {
                     counts[2] += 1;
                     session.turn.is_some()
                 }
-                SessionPhase::Parked => session.turn.is_none(),
+                SessionState::Parked => session.turn.is_none(),
             };
             if !sound {
-                return Err(format!("session {id} is {phase:?} and its queues say otherwise: {self:?}"));
+                return Err(format!("session {id} is {state:?} and its queues say otherwise: {self:?}"));
             }
-            if !idle && phase != SessionPhase::Running && session.sequence.blocks() > 0 {
-                return Err(format!("session {id} is {phase:?} with blocks that can never be evicted"));
+            if !idle && state != SessionState::Running && session.sequence.blocks() > 0 {
+                return Err(format!("session {id} is {state:?} with blocks that can never be evicted"));
             }
         }
         let lengths = [self.running.len(), self.waiting.len(), self.stalled];
@@ -402,8 +417,10 @@ fn waiting_from(
     from: (u64, u64),
 ) -> impl Iterator<Item = Candidate> {
     let range = (tenant, from.0, from.1)..=(tenant, u64::MAX, u64::MAX);
-    waiting.range(range).map(|(&(tenant, charge, ticket), waiting)| {
-        let WaitingSession { session, returning } = *waiting;
-        Candidate { session, tenant, charge, ticket, returning }
-    })
+    waiting.range(range).map(candidate)
+}
+
+fn candidate((&(tenant, charge, ticket), waiting): (&WaitingKey, &WaitingSession)) -> Candidate {
+    let WaitingSession { session, returning } = *waiting;
+    Candidate { session, tenant, charge, ticket, returning }
 }

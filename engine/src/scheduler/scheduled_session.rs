@@ -5,13 +5,17 @@ use std::time::Instant;
 use waymark_models::AdapterSlot;
 use waymark_models::sampler::Pick;
 
-use super::queues::{QueueEntry, SessionPhase};
+use super::queues::QueueEntry;
 use crate::lookup::PromptLookup;
 use crate::pool::BlockPool;
 use crate::request::{LoadedAdapter, RequestId, SessionOptions};
 use crate::running_turn::RunningTurn;
 use crate::sequence::Sequence;
-use crate::snapshot::{SessionSnapshot, SessionState};
+use crate::snapshot::SessionSnapshot;
+
+/// Number of failed passes with proposed tokens of a turn, whose rows all succeed alone, after which no more are
+/// proposed in the turn. Each costs the whole batch, whose rows then run one by one.
+const MOST_FAILED_PROPOSALS: u32 = 3;
 
 /// A session that has had a turn.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct ScheduledSession {
     pub(super) entry: QueueEntry,
     pub(super) sequence: Sequence,
     pub(super) lookup: PromptLookup,
+    /// Number of passes of the current turn that failed with proposed tokens, but not without them.
+    pub(super) failed_proposals: u32,
     /// Turn in progress. `None` between turns, and while its next tokens are drawn. Boxed, since it moves in every step.
     pub(super) turn: Option<Box<RunningTurn>>,
 }
@@ -45,6 +51,7 @@ impl ScheduledSession {
             entry,
             sequence,
             lookup: PromptLookup::default(),
+            failed_proposals: 0,
             turn: None,
         }
     }
@@ -62,6 +69,11 @@ impl ScheduledSession {
     pub(crate) fn proposal(&self, tokens: usize) -> &[u32] {
         let proposal = self.lookup.proposal();
         &proposal[..tokens.min(proposal.len())]
+    }
+
+    /// Returns `true` if tokens may be proposed in the current turn.
+    pub(super) fn proposes(&self) -> bool {
+        self.failed_proposals < MOST_FAILED_PROPOSALS
     }
 
     pub(crate) fn adapter_slot(&self) -> Option<AdapterSlot> {
@@ -91,12 +103,7 @@ impl ScheduledSession {
         SessionSnapshot {
             id: self.id,
             request: self.request,
-            state: match self.entry.phase() {
-                SessionPhase::Waiting => SessionState::Waiting,
-                SessionPhase::Running => SessionState::Running,
-                SessionPhase::Stalled => SessionState::Stalled,
-                SessionPhase::Parked => SessionState::Parked,
-            },
+            state: self.entry.state(),
             tokens: self.sequence.len(),
             computed: self.sequence.computed(),
             sampled: self.sampled(),

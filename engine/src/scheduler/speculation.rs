@@ -47,7 +47,7 @@ impl Scheduler {
         let mut step_yield = self.yield_of(rows);
         let Self { sessions, pool, costs, planned, .. } = self;
         for row in rows.iter_mut().filter(|row| decodes(row) && row.proposed == 0) {
-            let Some(session) = sessions.get_mut(&row.session) else { continue };
+            let Some(session) = sessions.get_mut(&row.session).filter(|session| session.proposes()) else { continue };
             let len = session.sequence.len();
             let ahead = session.turn.as_ref().map_or(0, |turn| turn.lookahead(len));
             // The token that is sampled after the last proposed one must fit as well.
@@ -110,9 +110,11 @@ impl Scheduler {
         }
     }
 
-    /// Returns the number of tokens that the turn of a row forces next, if the row samples after a single token.
+    /// Returns the number of tokens that the turn of a row forces next, if the row samples after a single token and
+    /// tokens may be proposed.
     fn forced(&self, row: &PlannedRow) -> usize {
-        let Some(session) = self.sessions.get(&row.session).filter(|_| decodes(row)) else { return 0 };
+        let session = self.sessions.get(&row.session).filter(|session| decodes(row) && session.proposes());
+        let Some(session) = session else { return 0 };
         session.turn.as_ref().map_or(0, |turn| turn.forced(session.sequence.len()).len())
     }
 
@@ -131,6 +133,13 @@ impl Scheduler {
     /// Records that a proposed token was sampled: its KV, written in the same pass, counts as computed.
     pub(crate) fn confirm(&mut self, id: u64) {
         self.record_computed(id, 1);
+    }
+
+    /// Records that a pass failed with the proposed tokens of a session, but not without them.
+    pub(crate) fn blame_proposals(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.failed_proposals += 1;
+        }
     }
 
     /// Ends the verification of a row: the first `accepted` of its `proposed` tokens were sampled.

@@ -6,8 +6,9 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use waymark_engine::StopSet;
+use waymark_models::chat::TextSegment;
 use waymark_models::sampler::SamplingParams;
-use waymark_models::tokenizer::{Specials, Tokenizer};
+use waymark_models::tokenizer::Tokenizer;
 
 use super::endpoint::Endpoint;
 use super::engine::EngineFacts;
@@ -75,7 +76,8 @@ pub(super) async fn identify(
 ) -> Result<EngineIdentity, Fault> {
     let model = model(endpoint, wanted).await?;
     let unfit = |message: String| endpoint.fault(FaultKind::Unfit, message);
-    let ours = tokenizer.encode(PROBE, Specials::Literal).map_err(|error| unfit(error.to_string()))?;
+    let probe = TextSegment { text: PROBE.to_owned(), trusted: false };
+    let ours = tokenizer.encode_prompt(&[probe]).map_err(|error| unfit(error.to_string()))?;
     let mut ask = json!({"prompt": PROBE, "add_special_tokens": false});
     if endpoint.address.kind == EngineKind::Vllm {
         ask["model"] = Value::from(model.as_str());

@@ -32,15 +32,7 @@ impl TurnJudge {
     /// ends it.
     pub(super) fn push(&mut self, spec: &Generate, token: u32, len: usize) -> Option<TurnFinish> {
         self.sampled += 1;
-        if !spec.ignore_eos && spec.eos.contains(&token) {
-            return Some(TurnFinish::Eos);
-        }
-        if let Some(which) = self.matcher.push(&spec.stops, self.bytes.get(token)) {
-            return Some(TurnFinish::Stop(which));
-        }
-        if self.sampled >= spec.max_tokens {
-            return Some(TurnFinish::Length);
-        }
-        (len >= self.limit).then_some(TurnFinish::Context)
+        let bytes = self.bytes.get(token);
+        spec.finish_after(&mut self.matcher, token, bytes, self.sampled, len, self.limit)
     }
 }

@@ -54,34 +54,6 @@ impl RemoteSession {
         self.name = new_name();
         self.engine = Some(engine);
     }
-
-    fn check(&self, generate: &Generate) -> Result<(), EngineError> {
-        let refuse = |reason: String| Err(EngineError::Request(reason));
-        let spec = &self.fleet.spec;
-        if self.tokens.is_empty() {
-            return refuse("the prompt has no tokens".to_owned());
-        }
-        // Tokens that an engine has computed were checked in earlier turns.
-        let mut given = self.tokens[self.known.min(self.tokens.len())..].iter().map(|token| token.id);
-        if let Some(id) = given.find(|&id| id as usize >= spec.vocab) {
-            return refuse(format!("token {id} is outside the vocabulary of {} tokens", spec.vocab));
-        }
-        if generate.max_tokens == 0 {
-            return refuse("max_tokens must be at least 1".to_owned());
-        }
-        if generate.allow.as_ref().is_some_and(|allow| !allow.iter().any(|&id| (id as usize) < spec.vocab)) {
-            return refuse("the allow-list contains no token of the vocabulary".to_owned());
-        }
-        if generate.allow.is_some() && generate.constraint.is_some() {
-            return refuse("an allow-list and a constraint exclude each other: give only one".to_owned());
-        }
-        if let Err(error) = generate.sampling.check() {
-            return refuse(error.to_string());
-        }
-        let tokens = self.tokens.len();
-        let limit = spec.limit();
-        if tokens >= limit { Err(EngineError::TooLong { tokens, limit }) } else { Ok(()) }
-    }
 }
 
 fn new_name() -> String {
@@ -92,11 +64,11 @@ impl Generator for RemoteSession {
     type Generation<'a> = RemoteTurn<'a>;
 
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     async fn generate(&mut self, spec: Generate) -> Result<RemoteTurn<'_>, EngineError> {
-        self.check(&spec)?;
+        spec.check(&self.tokens, self.known, &self.fleet.spec)?;
         let limit = self.fleet.requests;
         // Refused instead of queued, because the engines have queues of their own.
         let permit = Arc::clone(&self.fleet.permits).try_acquire_owned();
@@ -111,5 +83,57 @@ impl Generator for RemoteSession {
 
     fn cached_prompt_tokens(&self) -> usize {
         self.cached.unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::OnceLock;
+
+    use tokio::sync::Semaphore;
+    use waymark_engine::{BackendSpec, Counters};
+    use waymark_models::tokenizer::Tokenizer;
+
+    use super::super::adapters::AdapterDirectory;
+    use super::super::counters::FleetCounters;
+    use super::super::fingerprints::BaseFingerprints;
+    use super::*;
+    use crate::config::FleetTimeouts;
+
+    const VOCAB: usize = 259;
+
+    /// Returns a fleet without engines.
+    fn fleet() -> FleetShared {
+        let spec = BackendSpec { name: "tiny".to_owned(), vocab: VOCAB, blocks: 4, context: 64, generation: 0 };
+        FleetShared {
+            engines: Vec::new(),
+            model: None,
+            tokenizer: Arc::new(Tokenizer::bytes()),
+            spec,
+            timeouts: FleetTimeouts::default(),
+            requests: 1,
+            permits: Arc::new(Semaphore::new(1)),
+            adapters: AdapterDirectory::default(),
+            adapter_root: None,
+            reference: OnceLock::new(),
+            fingerprints: BaseFingerprints::default(),
+            counters: Counters::default(),
+            remote: FleetCounters::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_turn_that_the_engine_of_this_process_would_refuse_is_refused() {
+        let mut session = RemoteSession::open(Arc::new(fleet()), SessionOptions::default());
+        session.append(&[1], Origin::Prompt, false);
+        let outside = Generate { force: vec![2, VOCAB as u32], ..Generate::default() };
+        let endless = Generate { allow: Some(vec![7]), eos: vec![7], min_tokens: 1, ..Generate::default() };
+        for (spec, words) in [(outside, "token 259 is outside"), (endless, "only tokens that end the turn")] {
+            let error = session.generate(spec).await.unwrap_err();
+            assert!(matches!(&error, EngineError::Request(reason) if reason.contains(words)), "{error}");
+        }
+        let sound = Generate { force: vec![2, VOCAB as u32 - 1], ..Generate::default() };
+        assert!(session.generate(sound).await.is_ok());
     }
 }

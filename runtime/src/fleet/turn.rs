@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 use waymark_agent::{Resumption, Steps};
-use waymark_engine::{EngineError, Generate, Origin, Token, TokenStep, TurnFinish};
+use waymark_engine::{EngineError, Generate, Token, TokenStep, TurnFinish};
 
 use super::attempt::{Attempt, AttemptEnd, AttemptPart, AttemptRequest};
 use super::constrained::ConstraintRun;
@@ -153,8 +153,7 @@ impl<'a> RemoteTurn<'a> {
 
     /// Delivers a token, which is then part of the session.
     fn deliver(&mut self, step: TokenStep) -> TokenStep {
-        let token = Token { id: step.id, origin: Origin::Policy, logprob: Some(step.logprob), forced: false };
-        self.session.tokens.push(token);
+        self.session.tokens.push(Token::sampled(&step));
         self.session.fleet.counters.decode_tokens_total.add(1);
         self.correcting = false;
         self.accounted = false;
