@@ -45,7 +45,7 @@ impl Contents {
         let triples = manifest.base_graph().map(open).transpose()?;
         let mut changed = DocumentDelta::new(store.count());
         if let Some(delta) = &manifest.delta {
-            for record in log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)? {
+            for record in log::read(&dir.join(&delta.log), delta.bytes, manifest.embedder.dims)?.records {
                 changed = changed.applied(&store, &record.deleted, &record.upserted)?.0;
             }
         }

@@ -7,8 +7,8 @@
 //! wherever a process is killed. The ID of a change stays in the record for as long as its file exists.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -97,10 +97,7 @@ impl FinishedChanges {
         }
         let json =
             serde_json::to_vec(&self).map_err(|error| IndexError::io("write", &path)(io::Error::other(error)))?;
-        let part = pending.join(FINISHED_PART);
-        let write = |file: &mut File| file.write_all(&json).and_then(|()| file.sync_all());
-        File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
-        fs::rename(&part, &path).map_err(IndexError::io("replace", &path))?;
+        folder::replace_file(&pending.join(FINISHED_PART), &path, &json)?;
         folder::sync_folder(&pending)
     }
 }

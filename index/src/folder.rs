@@ -93,14 +93,7 @@ impl LockedFolder {
             history::keep(&self.dir)?;
         }
         finished_changes::announce(&self.dir, manifest, &self.accepted)?;
-        let json = manifest.to_json();
-        let write = |file: &mut File| file.write_all(&json).and_then(|()| file.sync_all());
-        if let Err(error) = File::create(&part).and_then(|mut file| write(&mut file)) {
-            // The next writer would sweep it, too.
-            let _ = fs::remove_file(&part);
-            return Err(IndexError::io("write", &part)(error));
-        }
-        fs::rename(&part, &target).map_err(IndexError::io("replace", &target))?;
+        replace_file(&part, &target, &manifest.to_json())?;
         // The snapshot is published from here on, even if the sync fails; only a machine crash could undo it.
         if let Err(error) = sync_folder(&self.dir) {
             tracing::warn!(%error, "published the new snapshot, but could not sync the folder: a machine crash may undo it");
@@ -220,6 +213,17 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), IndexError> {
     sync_file(path)
 }
 
+/// Replaces the file at `path` by renaming the file `part`, which is written and synced first. Removes `part` after an
+/// error. The caller syncs the folder.
+pub(crate) fn replace_file(part: &Path, path: &Path, bytes: &[u8]) -> Result<(), IndexError> {
+    let write = |mut file: File| file.write_all(bytes).and_then(|()| file.sync_all());
+    let written = File::create(part).and_then(write).map_err(IndexError::io("write", part));
+    let replaced = written.and_then(|()| fs::rename(part, path).map_err(IndexError::io("replace", path)));
+    replaced.inspect_err(|_| {
+        let _ = fs::remove_file(part);
+    })
+}
+
 /// Creates a folder and its missing parents, and makes their names durable. If the folder already exists, its parent
 /// need not be readable.
 pub(crate) fn create(dir: &Path) -> Result<(), IndexError> {
@@ -256,5 +260,21 @@ mod tests {
         fs::create_dir(dir.join(snapshot_name(u64::MAX))).unwrap();
         let error = writing.next_snapshot(None).unwrap_err().to_string();
         assert!(error.contains("new/index") && error.contains("another folder"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_and_no_part_of_it_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let part = temp.path().join("file.part");
+        let file = temp.path().join("file");
+        for text in ["first, and long", "second"] {
+            replace_file(&part, &file, text.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        let folder = temp.path().join("folder");
+        fs::create_dir(&folder).unwrap();
+        let error = replace_file(&part, &folder, b"third").unwrap_err().to_string();
+        assert!(error.contains("cannot replace") && error.contains("folder"), "{error}");
+        assert!(!part.exists());
     }
 }

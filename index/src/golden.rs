@@ -8,7 +8,7 @@ mod outside;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-pub(crate) use outside::{by_parameter, cases, data};
+pub(crate) use outside::{by_parameter, cases, data, require};
 use serde_json::{Value, json};
 
 use crate::openie::valid_triples;

@@ -94,7 +94,7 @@ fn forked(dir: &Path, delta: &DeltaInfo, old: &Manifest, snapshot: u64) -> Resul
     }
     let from = dir.join(&delta.log);
     // Reads every record as a check.
-    crate::delta::log::read(&from, 0, delta.bytes, old.embedder.dims)?;
+    crate::delta::log::read(&from, delta.bytes, old.embedder.dims)?;
     let log = delta_name(snapshot);
     let to = dir.join(&log);
     let copy = || {

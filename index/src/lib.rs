@@ -56,7 +56,7 @@ mod pending;
 mod prepare;
 mod progress;
 mod prompts;
-mod python;
+pub mod python;
 mod query;
 mod repair;
 mod rerank;

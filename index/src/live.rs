@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use crate::commit::{Changes, CommitOptions, CommitReport, CommittedChanges, Committing};
-use crate::delta;
+use crate::delta::log;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::filter::FactFilter;
@@ -272,10 +272,13 @@ impl LiveIndex {
         let CommittedChanges { reports, snapshot } =
             committing.commit_together(&mut writing, &base.snapshot, changes)?;
         if let Some(snapshot) = snapshot {
-            self.published(snapshot);
-            // After the publication, and without the lock: it takes longer than a small commit.
+            // Taken under the lock: afterwards the manifest may be that of another commit.
+            let stamp = Stamp::of(&self.dir);
+            // Walks take longer to prepare than a small commit, so they are prepared without the lock, and before any
+            // search gets the snapshot.
             drop(writing);
-            self.current().snapshot.prepare_walk();
+            snapshot.prepare_walk();
+            self.install_unless_followed(base.manifest(), snapshot, stamp);
         } else if reports.iter().flatten().any(|report| report.published) {
             // No verification: the files were checked a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
@@ -311,6 +314,18 @@ impl LiveIndex {
         *seen = stamp;
     }
 
+    /// Makes the snapshot of a commit on `base` the current one. `stamp` is the stamp of the commit's manifest. If
+    /// another thread has opened a published snapshot since, that one contains the commit and stays, because it may
+    /// contain later commits as well.
+    fn install_unless_followed(&self, base: &Manifest, snapshot: Snapshot, stamp: Option<Stamp>) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.current().manifest() == base {
+            self.install(snapshot);
+            self.stale.store(false, Ordering::Relaxed);
+            *seen = stamp;
+        }
+    }
+
     /// Locks the folder. Waits for a merge of this process that is just publishing, which takes a moment.
     fn lock_folder(&self) -> Result<LockedFolder, IndexError> {
         loop {
@@ -327,9 +342,14 @@ impl LiveIndex {
 
     /// Opens the published snapshot and makes it the current one.
     fn replace(&self, options: &OpenOptions) -> Result<(), IndexError> {
-        if let Some(snapshot) = self.advanced()? {
-            self.install(snapshot);
-            return Ok(());
+        match self.advanced() {
+            Ok(Some(snapshot)) => {
+                self.install(snapshot);
+                return Ok(());
+            }
+            Ok(None) => {}
+            // Files that are opened from the start either are intact, or fail with the error that matters.
+            Err(error) => tracing::debug!(%error, "cannot continue from the current snapshot: opening all files"),
         }
         let index = Index::open_with(&self.dir, Arc::clone(&self.embed), options)?;
         self.install(index.snapshot);
@@ -346,22 +366,24 @@ impl LiveIndex {
         Ok(())
     }
 
-    /// Returns the published snapshot, if only commits lie between it and the current one.
+    /// Returns the published snapshot, if only commits lie between it and the current one. `None` as well if the log
+    /// does not begin with the records of the current snapshot: another writer's log may have the same name.
     fn advanced(&self) -> Result<Option<Snapshot>, IndexError> {
         let manifest = Manifest::read(&self.dir)?;
         let current = self.current();
         let before = current.manifest();
-        let log = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
+        let name = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
         let end = |manifest: &Manifest| manifest.delta.as_ref().map_or(0, |delta| delta.bytes);
         let same = manifest.base() == before.base()
             && manifest.files == before.files
             && manifest.embedder == before.embedder
-            && (before.delta.is_none() || log(&manifest) == log(before))
+            && (before.delta.is_none() || name(&manifest) == name(before))
             && end(&manifest) > end(before);
-        let Some(name) = log(&manifest).filter(|_| same) else { return Ok(None) };
+        let Some(name) = name(&manifest).filter(|_| same) else { return Ok(None) };
         let path = self.dir.join(name);
-        let records = delta::log::read(&path, end(before), end(&manifest), manifest.embedder.dims)?;
-        current.snapshot.replayed(&self.dir, manifest, &records).map(Some)
+        let held = current.snapshot.log;
+        let added = log::read_after(&path, held, end(&manifest), manifest.embedder.dims)?;
+        added.map(|added| current.snapshot.replayed(&self.dir, manifest, &added)).transpose()
     }
 
     /// Makes a snapshot the current one.
@@ -384,5 +406,37 @@ impl Stamp {
             #[cfg(unix)]
             inode: std::os::unix::fs::MetadataExt::ino(&about),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::embed::fake::HashEmbed;
+    use crate::{BuildOptions, Corpus, Document, build};
+
+    fn document(id: &str) -> Document {
+        let text = format!("the text of {id}");
+        Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
+    }
+
+    #[test]
+    fn a_commit_does_not_replace_a_snapshot_that_contains_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("index");
+        let corpus = Corpus::from_documents("test", vec![document("a")]);
+        build(corpus, &HashEmbed::default(), &dir, &BuildOptions::default(), &()).unwrap();
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        let appending = CommitOptions { append_from: 0, ..CommitOptions::default() };
+        let add = |id| live.commit(Changes::upsert([document(id)]), &appending, &()).unwrap();
+        let base = live.current();
+        add("b");
+        let snapshot = Snapshot::open_newest(&dir, &live.options).unwrap();
+        let stamp = Stamp::of(&dir);
+        add("c");
+        live.install_unless_followed(base.manifest(), snapshot, stamp);
+        assert_eq!(live.current().manifest().passages, 3);
+        assert!(!live.refresh().unwrap());
     }
 }

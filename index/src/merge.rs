@@ -10,7 +10,8 @@ use crate::background::at_low_priority;
 use crate::batch_embedder::BatchEmbedder;
 use crate::build::{BaseSnapshot, SnapshotWriter};
 use crate::commit::CommitOptions;
-use crate::delta::{DeltaRecord, log};
+use crate::delta::DeltaRecord;
+use crate::delta::log::{self, LogPrefix, LogRecords};
 use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
 use crate::folder::{LockedFolder, MergeLock, PartialSnapshot};
@@ -104,8 +105,8 @@ struct MergedTail {
     graph: Option<Graph>,
     /// Records carried over, to write to the new log.
     records: Vec<DeltaRecord>,
-    /// End of the carried records in the old log.
-    end: u64,
+    /// Part of the old log that ends with the last carried record.
+    end: LogPrefix,
 }
 
 impl Merge<'_> {
@@ -122,7 +123,7 @@ impl Merge<'_> {
         }
         let unwalked = OpenOptions { walk_below: 0, ..self.live.options.clone() };
         let Snapshot { store, graph, .. } = Snapshot::open_files(part.path(), merged.clone(), &unwalked)?;
-        let mut tail = MergedTail { merged, store, graph, records: Vec::new(), end: delta.bytes };
+        let mut tail = MergedTail { merged, store, graph, records: Vec::new(), end: base.log };
         // Most of the commits made meanwhile are carried over before the lock is taken, because the lock delays the
         // next commit. Each round has less to carry than the one before.
         for _ in 0..3 {
@@ -183,12 +184,14 @@ impl Merge<'_> {
     fn carry(&self, tail: &mut MergedTail, merged: &DeltaInfo, now: &Manifest) -> Result<(), IndexError> {
         let replaced = || IndexError::Replaced { dir: self.live.dir.clone() };
         let delta = now.delta.as_ref().ok_or_else(replaced)?;
-        // Another base, another log or a shorter one: a build or a restore has replaced what was merged.
-        if delta.base != merged.base || delta.log != merged.log || delta.bytes < tail.end {
+        // Another base or another log: a build or a restore has replaced what was merged.
+        if delta.base != merged.base || delta.log != merged.log {
             return Err(replaced());
         }
         let path = self.live.dir.join(&delta.log);
-        let records = log::read(&path, tail.end, delta.bytes, now.embedder.dims)?;
+        let added = log::read_after(&path, tail.end, delta.bytes, now.embedder.dims)?;
+        // A log that was fetched may have the same name and other records.
+        let LogRecords { records, end } = added.ok_or_else(replaced)?;
         let current = self.live.current();
         let known = current.snapshot.graph.as_ref().filter(|_| !records.is_empty());
         // Made once for all records: it holds the facts of every commit since the base snapshot.
@@ -196,7 +199,7 @@ impl Merge<'_> {
         for record in records {
             self.carry_record(tail, record, known, &facts)?;
         }
-        tail.end = delta.bytes;
+        tail.end = end;
         Ok(())
     }
 
@@ -239,9 +242,9 @@ impl Merge<'_> {
             let snapshot = number.checked_add(1).ok_or_else(|| IndexError::Numbers { dir: self.live.dir.clone() })?;
             let log = delta_name(snapshot);
             let path = self.live.dir.join(&log);
-            let mut bytes = 0;
+            let mut end = LogPrefix::default();
             for record in &records {
-                bytes = log::append(&path, bytes, record, now.embedder.dims)?;
+                end = log::append(&path, end, record, now.embedder.dims)?;
             }
             let changes = records.iter().map(|record| (record.deleted.len() + record.upserted.len()) as u64).sum();
             manifest.delta = Some(DeltaInfo {
@@ -249,7 +252,7 @@ impl Merge<'_> {
                 passages: manifest.passages,
                 graph: manifest.graph.take(),
                 log,
-                bytes,
+                bytes: end.bytes,
                 commits: records.len() as u64,
                 changes,
             });

@@ -1,7 +1,7 @@
 //! Repair of a damaged index from an undamaged copy.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -56,9 +56,9 @@ pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
     if let Some(delta) = &manifest.delta {
         let path = dir.join(&delta.log);
         let dims = manifest.embedder.dims;
-        if log::read(&path, 0, delta.bytes, dims).is_err() {
+        if log::read(&path, delta.bytes, dims).is_err() {
             let copy = from.join(&delta.log);
-            log::read(&copy, 0, delta.bytes, dims)?;
+            log::read(&copy, delta.bytes, dims)?;
             replace(&path, &read(&copy, 0..delta.bytes)?)?;
             report.replaced.push((delta.log.clone(), 0..delta.bytes));
         }
@@ -98,8 +98,6 @@ fn read(path: &Path, range: Range<u64>) -> Result<Vec<u8>, IndexError> {
 /// Replaces a file by a rename, so that processes that have mapped the damaged one keep it.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), IndexError> {
     let part = path.with_extension("repair.part");
-    let write = |file: &mut File| file.write_all(bytes).and_then(|()| file.sync_all());
-    File::create(&part).and_then(|mut file| write(&mut file)).map_err(IndexError::io("write", &part))?;
-    fs::rename(&part, path).map_err(IndexError::io("replace", path))?;
+    folder::replace_file(&part, path, bytes)?;
     path.parent().map_or(Ok(()), folder::sync_folder)
 }

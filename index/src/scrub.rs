@@ -112,7 +112,7 @@ fn check(dir: &Path, manifest: &Manifest, bytes_per_second: u64) -> Result<(), I
         }
     }
     if let Some(delta) = &manifest.delta {
-        log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)?;
+        log::read(&dir.join(&delta.log), delta.bytes, manifest.embedder.dims)?;
         pace(delta.bytes);
     }
     Ok(())

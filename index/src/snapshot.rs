@@ -8,7 +8,8 @@ use serde_json::Map;
 
 use crate::condition::{AllowedPassages, Condition, Selections};
 use crate::corpus::Document;
-use crate::delta::{self, DeltaRecord, DocumentDelta, TouchedNumbers};
+use crate::delta::log::{self, LogPrefix, LogRecords};
+use crate::delta::{DeltaRecord, DocumentDelta, TouchedNumbers};
 use crate::dense::{DenseIndex, GraphFiles, VectorFile};
 use crate::embedding_cache::EmbeddingCache;
 use crate::error::IndexError;
@@ -28,6 +29,8 @@ const BETWEEN_LOOKS: u32 = 1 << 14;
 /// All data that a search reads. Immutable; the files stay readable after a later snapshot replaces them.
 pub(crate) struct Snapshot {
     pub(crate) manifest: Manifest,
+    /// Part of the log of changes that the snapshot has.
+    pub(crate) log: LogPrefix,
     pub(crate) store: CurrentStore,
     pub(crate) lexical: LexicalIndex,
     pub(crate) dense: DenseIndex,
@@ -64,7 +67,7 @@ impl Snapshot {
         manifest.verify(dir, options.verify)?;
         let files = dir.join(snapshot_name(manifest.base()));
         let Some(delta) = manifest.delta.clone() else { return Snapshot::open_files(&files, manifest, options) };
-        let records = delta::log::read(&dir.join(&delta.log), 0, delta.bytes, manifest.embedder.dims)?;
+        let records = log::read(&dir.join(&delta.log), delta.bytes, manifest.embedder.dims)?;
         // Without a solver, which `replayed` prepares for the state after the log.
         let base = Snapshot::open_files(&files, manifest.clone(), &OpenOptions { walk_below: 0, ..options.clone() })?;
         Snapshot { walk_below: options.walk_below, ..base }.replayed(dir, manifest, &records)
@@ -93,6 +96,7 @@ impl Snapshot {
         faults.check()?;
         Ok(Snapshot {
             manifest,
+            log: LogPrefix::default(),
             store: CurrentStore { base: Arc::new(store), delta },
             lexical,
             dense,
@@ -113,22 +117,17 @@ impl Snapshot {
         change(&self.store, self.graph.as_ref(), record, deriving)
     }
 
-    /// Returns the snapshot in a changed state, described by `manifest`.
+    /// Returns the snapshot in a changed state, described by `manifest`. Its log still lacks the record of the change.
     pub(crate) fn with(&self, manifest: Manifest, state: ChangedState) -> Result<Snapshot, IndexError> {
         let lexical = self.lexical.with_delta(&self.store.base, Arc::clone(&state.documents), Some(&state.touched))?;
         self.finished(manifest, state, lexical)
     }
 
     /// Returns the snapshot after further records of the log of its base snapshot.
-    pub(crate) fn replayed(
-        &self,
-        dir: &Path,
-        manifest: Manifest,
-        records: &[DeltaRecord],
-    ) -> Result<Snapshot, IndexError> {
+    pub(crate) fn replayed(&self, dir: &Path, manifest: Manifest, added: &LogRecords) -> Result<Snapshot, IndexError> {
         let mut store = self.store.clone();
         let mut graph = self.graph.clone();
-        for record in records {
+        for record in &added.records {
             let (state, _) = change(&store, graph.as_ref(), record, Deriving::Stored(&record.derived))?;
             store.delta = state.documents;
             graph = state.graph;
@@ -144,7 +143,7 @@ impl Snapshot {
         let left = store.delta.numbers().collect();
         let came = store.delta.documents().map(|(number, _)| number).collect();
         let state = ChangedState { documents: store.delta, touched: TouchedNumbers { left, came }, graph };
-        let snapshot = self.finished(manifest, state, lexical)?;
+        let snapshot = Snapshot { log: added.end, ..self.finished(manifest, state, lexical)? };
         snapshot.prepare_walk();
         Ok(snapshot)
     }
@@ -171,9 +170,10 @@ impl Snapshot {
         })?;
         let ranker = self.ranker.renewed(graph.is_some() && store.len() <= self.walk_below);
         let dense = self.dense.with_delta(documents);
+        let log = self.log;
         let walk_below = self.walk_below;
         let faults = self.faults;
-        Ok(Snapshot { manifest, store, lexical, dense, graph, ranker, selections, walk_below, faults })
+        Ok(Snapshot { manifest, log, store, lexical, dense, graph, ranker, selections, walk_below, faults })
     }
 
     /// Fails if a file could not be read where it is mapped, now or at any time since it was opened; see

@@ -55,8 +55,8 @@ fn one_record_of_ten_megabytes_takes_no_more_than_its_length_asks_for() {
     println!("{took:.1?}, {} MiB, {} phrases, {} facts", peak(), graph.phrases, graph.facts);
     phases.1.lock().unwrap().iter().for_each(|(phase, begun)| println!("{phase} from {begun:.1?}"));
     assert!(graph.phrases > 20_000 && graph.facts > 20_000, "{graph:?}");
-    // A tenth of this on an idle machine; a step that compares all pairs of triples would take hours.
-    assert!(took < Duration::from_secs(300), "{took:?}");
+    // Half a minute on an idle machine; a step that compares all pairs of triples would take hours.
+    assert!(took < Duration::from_secs(1800), "{took:?}");
     assert!(peak() < 1000, "{} MiB", peak());
     let index = Index::open(&dir, Arc::new(HashEmbed::default())).unwrap();
     let found = index.search(&Query::new("Where is Port K17?", Mode::Graph, 1)).unwrap();

@@ -354,22 +354,19 @@ fn a_watched_index_follows_other_processes() {
     // A snapshot that cannot be opened must not prevent searches.
     let manifest = fs::read(dir.join("manifest.json")).unwrap();
     fs::write(dir.join("manifest.json"), "{").unwrap();
-    let stale = |expected| {
-        let became = |_| {
+    let until = |condition: &dyn Fn() -> bool| {
+        let begun = std::time::Instant::now();
+        while !condition() {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", live.state());
             std::thread::sleep(std::time::Duration::from_millis(5));
-            live.state() == LiveState { snapshot: 1, passages: 5, stale: expected, damaged: false }
-        };
-        assert!((0..2000).any(became), "{:?}", live.state());
+        }
     };
-    stale(true);
+    let is_stale = |stale| live.state() == LiveState { snapshot: 1, passages: 5, stale, damaged: false };
+    until(&|| is_stale(true));
     fs::write(dir.join("manifest.json"), manifest).unwrap();
-    stale(false);
+    until(&|| is_stale(false));
     changed(&dir, Changes::delete(["p0".to_owned()]));
-    let follows = |_| {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        live.current().manifest().snapshot == 2
-    };
-    assert!((0..2000).any(follows));
+    until(&|| live.current().manifest().snapshot == 2);
 }
 
 #[test]

@@ -272,6 +272,36 @@ fn commits_made_during_a_merge_are_carried_over() {
 }
 
 #[test]
+fn a_commit_is_searched_when_it_returns_while_another_thread_follows_the_index() {
+    let (_temp, dir) = index(300);
+    let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+    let add = |i: usize| {
+        let id = format!("n{i}");
+        let triples = vec![Triple::new(id.as_str(), "follows", "a river")];
+        let new = Document { triples: Some(triples), ..document(&id, &id, &format!("text {id}")) };
+        let report = live.commit(Changes::upsert([new]), &appending(), &());
+        report.map(|report| (report.manifest.snapshot, live.current().manifest().snapshot))
+    };
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let searched = std::thread::scope(|scope| {
+        let following = scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                live.refresh().unwrap();
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        });
+        let searched: Result<Vec<(u64, u64)>, IndexError> = (0..20).map(add).collect();
+        // Set before the results are looked at, so that the other thread ends after a failure, too.
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        following.join().unwrap();
+        searched.unwrap()
+    });
+    assert!(searched.iter().all(|(published, current)| published == current), "{searched:?}");
+    assert!(!live.refresh().unwrap());
+    assert_eq!(live.current().manifest().passages, 320);
+}
+
+#[test]
 fn damage_gets_no_fresh_checksum() {
     for name in ["vectors.bin", "graph/triples.bin"] {
         let (_temp, dir) = index(300);

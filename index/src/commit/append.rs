@@ -100,7 +100,8 @@ impl Committing<'_> {
     ) -> Result<Snapshot, IndexError> {
         self.progress.update(BuildPhase::Publishing, 0, Some(2));
         if let Some(delta) = &mut snapshot.manifest.delta {
-            delta.bytes = log::append(&self.dir.join(&delta.log), delta.bytes, record, self.embed.dims())?;
+            snapshot.log = log::append(&self.dir.join(&delta.log), snapshot.log, record, self.embed.dims())?;
+            delta.bytes = snapshot.log.bytes;
         }
         snapshot.manifest = snapshot.manifest.seal();
         self.progress.update(BuildPhase::Publishing, 1, Some(2));

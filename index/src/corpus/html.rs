@@ -398,7 +398,7 @@ mod tests {
         let (_, sections) = texts(&"<a \">\"b".repeat(200_000));
         assert!(sections[0].1.starts_with("\"b\"b"), "the text is kept");
         // Generous, for slow machines under load. A search to the end of the page for each tag takes minutes.
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use parquet::record::reader::RowIter;
 use serde_json::Value;
 
 use super::record::RecordParser;
-use super::{CorpusRecord, LONGEST_RECORD, parquet_footer, parquet_pages};
+use super::{CorpusRecord, LONGEST_RECORD, parquet_footer, parquet_lists, parquet_pages};
 use crate::error::IndexError;
 use crate::location::Location;
 
@@ -35,7 +35,8 @@ pub(super) fn read(
     let mut pages = file.try_clone().map_err(IndexError::io("open", path))?;
     let opened = guarded(|| SerializedFileReader::new(file)).map_err(bad)?;
     check(&opened, &parser).map_err(unsupported)?;
-    parquet_pages::check(&mut pages, opened.metadata()).map_err(bad)?;
+    let lists = parquet_pages::check(&mut pages, opened.metadata()).map_err(bad)?;
+    parquet_lists::check(&opened, &lists).map_err(bad)?;
     let mut rows = RowIter::from_file_into(Box::new(opened));
     let file: Arc<Path> = path.into();
     let mut line = 0;
@@ -60,7 +61,7 @@ pub(super) fn read(
 }
 
 /// Calls the library. A panic in it means that the file is damaged.
-fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
+pub(super) fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
     let outcome = catch_unwind(AssertUnwindSafe(read));
     let outcome = outcome.map_err(|_| "the Parquet file cannot be read: it is damaged".to_owned())?;
     outcome.map_err(|error| format!("the Parquet file cannot be read: {error}"))
@@ -201,12 +202,18 @@ mod tests {
         let documents: Vec<_> = open().unwrap().map(Result::unwrap).collect();
         assert_eq!(serde_json::json!(documents[0].metadata), serde_json::json!({"year": [1, 2]}));
         let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
-        let page = reader.metadata().row_group(0).column(1).data_page_offset() as usize;
+        let column = reader.metadata().row_group(0).column(1);
+        let page = column.data_page_offset() as usize;
+        let end = page + column.compressed_size() as usize;
         let mut bytes = std::fs::read(&path).unwrap();
         // The header of the page: its type, its two sizes, and the header of its data, which begins with the number of
         // values.
         assert_eq!([bytes[page], bytes[page + 2], bytes[page + 4], bytes[page + 6]], [0x15, 0x15, 0x15, 0x2c]);
         assert_eq!(bytes[page + 7..page + 9], [0x15, 4]);
+        // The page loses the three bytes that its header grows by. Sizes are zigzag numbers, so 6 stands for 3.
+        bytes.drain(end - 3..end);
+        bytes[page + 3] -= 6;
+        bytes[page + 5] -= 6;
         // 20,000,000 values.
         bytes.splice(page + 8..page + 9, [0x80, 0xb4, 0x89, 0x13]);
         std::fs::write(&path, bytes).unwrap();

@@ -1,6 +1,7 @@
 //! Checks the page headers of a Parquet file before the library reads the pages. The library makes room for as many
 //! bytes and dictionary values as a header claims, before it looks at the page. It reads all values of a list at once,
-//! and a few bytes stand for any number of them.
+//! and a few bytes stand for any number of them, so columns with lists of many values have to be
+//! [counted](super::parquet_lists).
 //!
 //! A header is a `PageHeader` of `parquet.thrift` in Thrift's compact protocol. Headers with fields that the format
 //! does not know, or with fields of other types, are refused: the library reads known fields without a look at their
@@ -13,12 +14,10 @@ use parquet::data_type::ByteArray;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::parquet_footer::{BINARY, FALSE, I32, I64, STRUCT, TRUE, Thrift};
+use super::parquet_lists::{ListColumn, MOST_LISTED};
 
 /// Maximum bytes that the library holds at the same time for the pages of a row group, decompressed.
 const LARGEST_PAGES: u64 = 1 << 30;
-
-/// Maximum number of values of a column with lists within a row group. All of them may belong to one row.
-const MOST_LISTED: u64 = 16_000_000;
 
 /// Bytes read for a header at first. Most headers have less than 100.
 const USUAL_HEADER: u64 = 1 << 10;
@@ -70,28 +69,24 @@ struct ColumnPages {
     listed: u64,
 }
 
-/// Checks the pages of all columns.
+/// Checks the pages of all columns. Returns the columns with lists that hold more values in a row group than the library
+/// may read at once.
 ///
 /// # Errors
-/// The reason, if a header is damaged, or the library would take too much memory for the pages or the lists of a row
-/// group.
-pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<(), String> {
+/// The reason, if a header is damaged, or the library would take too much memory for the pages of a row group.
+pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<Vec<ListColumn>, String> {
     // Each byte belongs to one column of one row group. Otherwise a small file could claim to hold any number of pages.
     let mut unclaimed = file.metadata().map_err(|error| unreadable(&error))?.len();
+    let mut lists = Vec::new();
     for (number, group) in metadata.row_groups().iter().enumerate() {
         let mut held = 0_u64;
-        for column in group.columns() {
+        for (place, column) in group.columns().iter().enumerate() {
             let (start, length) = range(column).ok_or_else(damaged)?;
             unclaimed = unclaimed.checked_sub(length).ok_or_else(damaged)?;
             let pages = column_pages(file, start, length)?;
             held = held.saturating_add(pages.held);
             if column.column_descr().max_rep_level() > 0 && pages.listed > MOST_LISTED {
-                return Err(format!(
-                    "the lists of column {} in row group {number} hold {} values, more than {MOST_LISTED}: write the \
-                     file with smaller row groups",
-                    column.column_path(),
-                    pages.listed
-                ));
+                lists.push(ListColumn { group: number, column: place });
             }
         }
         if held > LARGEST_PAGES {
@@ -101,7 +96,7 @@ pub(super) fn check(file: &mut File, metadata: &ParquetMetaData) -> Result<(), S
             ));
         }
     }
-    Ok(())
+    Ok(lists)
 }
 
 fn unreadable(error: &io::Error) -> String {

@@ -24,9 +24,6 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
 
 fn pages(bytes: &[u8]) -> Result<Sections, ProseFault> {
     let document = pdf_objects::load(bytes, LARGEST_OBJECTS)?;
-    if document.is_encrypted() {
-        return Err(ProseFault::Unsupported("the PDF file is encrypted: remove its password first".to_owned()));
-    }
     let mut left = LONGEST_RECORD;
     let mut contents = LARGEST_CONTENTS;
     let mut fonts = FontEncodings::new(&document);
@@ -74,6 +71,8 @@ fn joined(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use lopdf::{EncryptionState, EncryptionVersion, Permissions};
+
     use super::*;
 
     /// File of one page per text, with a cross-reference table.
@@ -123,6 +122,41 @@ mod tests {
         assert_eq!(title, "The Title");
         let found: Vec<_> = found.iter().map(|section| (section.page, section.text.trim())).collect();
         assert_eq!(found, [(Some(1), "The Seine flows through Paris."), (Some(3), "Page three.")]);
+    }
+
+    #[test]
+    fn lengths_may_be_objects() {
+        let direct = String::from_utf8(file(&["The Seine."])).unwrap();
+        let (objects, _) = direct.split_once("xref\n").unwrap();
+        let (before, rest) = objects.split_once("/Length ").unwrap();
+        let (length, after) = rest.split_once(">>").unwrap();
+        let indirect = format!("{before}/Length 5 0 R>>{after}5 0 obj\n{length}\nendobj\n");
+        let (_, found) = sections(&with_table(indirect)).ok().unwrap();
+        assert_eq!(found[0].text.trim(), "The Seine.");
+    }
+
+    #[test]
+    fn encrypted_files_are_read_unless_they_need_a_password() {
+        let encrypted = |user_password: &str| {
+            let mut document = Document::load_mem(&file(&["The Seine."])).unwrap();
+            let id = Object::string_literal("0123456789abcdef");
+            document.trailer.set("ID", Object::Array(vec![id.clone(), id]));
+            let state = EncryptionState::try_from(EncryptionVersion::V2 {
+                document: &document,
+                owner_password: "owner",
+                user_password,
+                key_length: 128,
+                permissions: Permissions::all(),
+            });
+            document.encrypt(&state.unwrap()).unwrap();
+            let mut out = Vec::new();
+            document.save_to(&mut out).unwrap();
+            out
+        };
+        let (title, found) = sections(&encrypted("")).ok().unwrap();
+        assert_eq!((title.as_str(), found[0].text.trim()), ("The Title", "The Seine."));
+        let locked = sections(&encrypted("secret"));
+        assert!(matches!(locked, Err(ProseFault::Unsupported(message)) if message.contains("remove its password")));
     }
 
     #[test]

@@ -1,19 +1,33 @@
 //! Loads the objects of PDF files within a budget of memory.
 //!
 //! The library bounds how far a stream grows, but not how many objects are made of one text: the entries of an object
-//! stream, or of the cross-reference table, may all name the same long string, and each gets a copy. The budget covers
-//! files that are not encrypted, except for object streams that the library needs to find the length of another stream.
+//! stream, or of the cross-reference table, may all name the same long string, and each gets a copy. It has a filter for
+//! the objects of the table only. So it reads these alone, from a copy of the file that [hides](pdf_keys) the rest; this
+//! module finds the contents of streams whose lengths are objects, decrypts objects, and reads object streams.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use lopdf::{Document, LoadOptions, Object, ObjectId, Stream};
+use lopdf::encryption::decrypt_object;
+use lopdf::xref::XrefEntry;
+use lopdf::{DecompressError, Document, EncryptionState, Error, LoadOptions, Object, ObjectId, ObjectStream, Stream};
 
-use super::LONGEST_RECORD;
 use super::prose::ProseFault;
+use super::{LONGEST_RECORD, pdf_keys};
 
 /// Approximate memory of an object besides its text, in bytes.
 const OBJECT_BYTES: u64 = size_of::<Object>() as u64;
+
+/// Beginning of the header of a file, from which the library counts positions.
+const HEADER: &[u8] = b"%PDF-";
+
+/// Type of object streams, and the type that hides them from the library.
+const OBJECT_STREAM: &[u8] = b"ObjStm";
+const HIDDEN_OBJECT_STREAM: &[u8] = b"objstm";
+
+/// Word that ends the content of a stream.
+const STREAM_END: &[u8] = b"endstream";
 
 /// White space between objects.
 const BLANKS: &[u8] = b" \t\n\r\0\x0c";
@@ -21,18 +35,10 @@ const BLANKS: &[u8] = b" \t\n\r\0\x0c";
 /// Signs that end a name or a number.
 const DELIMITERS: &[u8] = b"()<>[]{}/%";
 
-/// Budget of a file that is being loaded.
-#[derive(Clone, Copy)]
-struct ObjectBudget {
-    /// Bytes that further objects may take.
-    left: u64,
-    /// Bytes subtracted for objects that the library is about to read from an object stream.
-    prepaid: u64,
-}
-
 thread_local! {
     // The library calls a plain function, which holds no state, on the thread that loads the file.
-    static BUDGET: Cell<ObjectBudget> = const { Cell::new(ObjectBudget { left: 0, prepaid: 0 }) };
+    /// Bytes that further objects of the file that is being loaded may take.
+    static BUDGET: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Payload of the panic that ends the loading of a file whose budget is used up.
@@ -41,14 +47,17 @@ struct Exhausted;
 /// Loads a file whose objects take at most about `most` bytes, or twice as much while a damaged file is loaded again.
 ///
 /// # Errors
-/// If the file is damaged, or its objects take more.
+/// If the file is damaged or needs a password, or its objects take more.
 pub(super) fn load(bytes: &[u8], most: u64) -> Result<Document, ProseFault> {
-    let document = load_once(bytes, most, false)?;
-    if document.is_encrypted() || has_pages(&document) {
+    let start = bytes.windows(HEADER.len()).position(|window| window == HEADER).unwrap_or(0);
+    let bytes = &bytes[start..];
+    let hidden = pdf_keys::hidden(bytes);
+    let document = load_once(bytes, &hidden, most, false)?;
+    if has_pages(&document) {
         return Ok(document);
     }
     // With a filter, the library does not search a damaged file for its objects by itself.
-    match load_once(bytes, most, true) {
+    match load_once(bytes, &hidden, most, true) {
         Ok(rebuilt) if has_pages(&rebuilt) => Ok(rebuilt),
         _ => Ok(document),
     }
@@ -58,40 +67,206 @@ fn has_pages(document: &Document) -> bool {
     document.page_iter().next().is_some()
 }
 
-fn load_once(bytes: &[u8], most: u64, force_reconstruct: bool) -> Result<Document, ProseFault> {
-    BUDGET.set(ObjectBudget { left: most, prepaid: 0 });
+/// Loads a file once. `hidden` is the file as the library sees it.
+fn load_once(bytes: &[u8], hidden: &[u8], most: u64, force_reconstruct: bool) -> Result<Document, ProseFault> {
+    BUDGET.set(most);
     let options = LoadOptions {
         filter: Some(within_budget),
         max_decompressed_size: Some(LONGEST_RECORD),
         force_reconstruct,
         ..LoadOptions::default()
     };
-    match catch_unwind(AssertUnwindSafe(|| Document::load_mem_with_options(bytes, options))) {
-        Ok(loaded) => loaded.map_err(|error| ProseFault::Damaged(format!("the PDF file cannot be read: {error}"))),
-        Err(panic) if panic.is::<Exhausted>() => {
-            Err(ProseFault::Unsupported(format!("the objects of the PDF file take more than {most} bytes: split it")))
-        }
+    let document = match catch_unwind(AssertUnwindSafe(|| Document::load_mem_with_options(hidden, options))) {
+        Ok(loaded) => loaded.map_err(|error| unreadable(&error))?,
+        Err(panic) if panic.is::<Exhausted>() => return Err(too_large(most)),
         Err(panic) => resume_unwind(panic),
-    }
+    };
+    let mut file = PartialDocument { document, bytes, stream_ends: OnceCell::new(), most, left: BUDGET.get() };
+    file.complete()?;
+    Ok(file.document)
 }
 
-/// Keeps an object, and subtracts it from the budget. The library calls this before it keeps an object, and before it
-/// reads those in an object stream.
+fn unreadable(error: &Error) -> ProseFault {
+    ProseFault::Damaged(format!("the PDF file cannot be read: {error}"))
+}
+
+fn too_large(most: u64) -> ProseFault {
+    ProseFault::Unsupported(format!("the objects of the PDF file take more than {most} bytes: split it"))
+}
+
+/// Subtracts an object from the budget, and hides an object stream. The library calls this before it keeps an object.
 fn within_budget(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)> {
-    let object: &Object = object;
-    let ObjectBudget { left, prepaid } = BUDGET.get();
-    let own = size(object);
-    let covered = own.min(prepaid);
-    let inner = match object {
-        Object::Stream(stream) if stream.dict.has_type(b"ObjStm") => expansion(stream, left),
-        _ => 0,
-    };
-    let Some(left) = left.checked_sub((own - covered).saturating_add(inner)) else {
+    let Some(left) = BUDGET.get().checked_sub(size(object)) else {
         // The library has no other way to end early. This one prints no message.
         resume_unwind(Box::new(Exhausted));
     };
-    BUDGET.set(ObjectBudget { left, prepaid: prepaid - covered + inner });
-    Some((id, object.clone()))
+    BUDGET.set(left);
+    if let Object::Stream(stream) = object
+        && stream.dict.has_type(OBJECT_STREAM)
+    {
+        stream.dict.set("Type", Object::Name(HIDDEN_OBJECT_STREAM.to_vec()));
+    }
+    // The library keeps `object`, and takes the returned one for objects of object streams only.
+    Some((id, Object::Null))
+}
+
+/// A file of which the library has read the objects of the cross-reference table.
+struct PartialDocument<'a> {
+    document: Document,
+    /// The file, from its header on.
+    bytes: &'a [u8],
+    /// Places at which a stream may end, in order. Searched for once, if a length is wrong.
+    stream_ends: OnceCell<Vec<usize>>,
+    /// Bytes that all objects may take.
+    most: u64,
+    /// Bytes that further objects may take.
+    left: u64,
+}
+
+impl<'a> PartialDocument<'a> {
+    /// Reads what was hidden from the library.
+    fn complete(&mut self) -> Result<(), ProseFault> {
+        let encryption = self.encryption()?;
+        self.read_contents(None)?;
+        if let Some(state) = &encryption {
+            self.decrypt(state);
+        }
+        self.read_object_streams()?;
+        // Object streams may hold lengths.
+        self.read_contents(encryption.as_ref())
+    }
+
+    /// Returns the key of the file. `None` if the file is not encrypted.
+    fn encryption(&mut self) -> Result<Option<EncryptionState>, ProseFault> {
+        let Some(encryption) = self.document.trailer.remove(pdf_keys::ENCRYPT) else { return Ok(None) };
+        self.document.trailer.set("Encrypt", encryption);
+        let opened = self.document.authenticate_password("");
+        let state = opened.and_then(|()| EncryptionState::decode(&self.document, ""));
+        let locked = |_| ProseFault::Unsupported("the PDF file is encrypted: remove its password first".to_owned());
+        state.map(Some).map_err(locked)
+    }
+
+    /// Decrypts all objects but streams that wait for their content.
+    fn decrypt(&mut self, state: &EncryptionState) {
+        let own = self.document.trailer.remove(b"Encrypt");
+        let own = own.and_then(|own| own.as_reference().ok());
+        for (id, object) in &mut self.document.objects {
+            if Some(*id) != own && !waits(object) {
+                // As in the library, an object is decrypted as far as possible.
+                let _ = decrypt_object(state, *id, object);
+            }
+        }
+    }
+
+    /// Reads the contents of streams whose lengths are known by now, and decrypts them with a key.
+    fn read_contents(&mut self, encryption: Option<&EncryptionState>) -> Result<(), ProseFault> {
+        let known = |(id, object): (&ObjectId, &Object)| Some((*id, self.content(object)?));
+        let known: Vec<(ObjectId, &'a [u8])> = self.document.objects.iter().filter_map(known).collect();
+        for (id, content) in known {
+            self.subtract(content.len() as u64)?;
+            let Some(object) = self.document.objects.get_mut(&id) else { continue };
+            if let Object::Stream(stream) = object {
+                stream.dict.remove(pdf_keys::LENGTH);
+                stream.set_content(content.to_vec());
+            }
+            if let Some(state) = encryption {
+                let _ = decrypt_object(state, id, object);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the content of a stream whose length was hidden from the library. `None` if the length is not known.
+    fn content(&self, stream: &Object) -> Option<&'a [u8]> {
+        let stream = stream.as_stream().ok()?;
+        let (_, length) = self.document.dereference(stream.dict.get(pdf_keys::LENGTH).ok()?).ok()?;
+        let length = usize::try_from(whole_number(length)?).ok()?;
+        let start = stream.start_position?;
+        let rest = self.bytes.get(start..)?;
+        if rest.get(length..).is_some_and(|behind| behind_line_break(behind).starts_with(STREAM_END)) {
+            return Some(&rest[..length]);
+        }
+        // The length is wrong.
+        let end = self.stream_end(start)?;
+        let content = &self.bytes[start..end];
+        let content = content.strip_suffix(b"\n").unwrap_or(content);
+        Some(content.strip_suffix(b"\r").unwrap_or(content))
+    }
+
+    /// Returns the first place from `start` on at which a stream may end.
+    fn stream_end(&self, start: usize) -> Option<usize> {
+        let ends = self.stream_ends.get_or_init(|| {
+            let windows = self.bytes.windows(STREAM_END.len()).enumerate();
+            windows.filter(|(_, window)| *window == STREAM_END).map(|(place, _)| place).collect()
+        });
+        ends.get(ends.partition_point(|end| *end < start)).copied()
+    }
+
+    /// Reads the objects in object streams.
+    fn read_object_streams(&mut self) -> Result<(), ProseFault> {
+        let hidden = |(id, object): (&ObjectId, &Object)| {
+            let stream = object.as_stream().ok()?;
+            stream.dict.has_type(HIDDEN_OBJECT_STREAM).then_some(*id)
+        };
+        let hidden: Vec<ObjectId> = self.document.objects.iter().filter_map(hidden).collect();
+        for id in hidden {
+            let Some(Object::Stream(stream)) = self.document.objects.get(&id) else { continue };
+            if expansion(stream, self.left) > self.left {
+                return Err(too_large(self.most));
+            }
+            let objects = match ObjectStream::new_with_limit(stream, Some(LONGEST_RECORD)) {
+                Ok(inner) => inner.objects,
+                Err(error @ Error::Decompress(DecompressError::MemoryLimitExceeded { .. })) => {
+                    return Err(unreadable(&error));
+                }
+                // As in the library, an object stream that is damaged in another way is skipped.
+                Err(_) => continue,
+            };
+            self.keep(id.0, objects)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the objects of an object stream, unless a later version of the file has replaced or deleted them.
+    fn keep(&mut self, container: u32, objects: BTreeMap<ObjectId, Object>) -> Result<(), ProseFault> {
+        for (id, object) in objects {
+            let is_current = match self.document.reference_table.get(id.0) {
+                Some(XrefEntry::Compressed { container: current, .. }) => *current == container,
+                Some(XrefEntry::Free | XrefEntry::UnusableFree) => false,
+                Some(XrefEntry::Normal { .. }) | None => true,
+            };
+            if is_current && !self.document.objects.contains_key(&id) {
+                self.subtract(size(&object))?;
+                self.document.objects.insert(id, object);
+            }
+        }
+        Ok(())
+    }
+
+    /// Subtracts memory from the budget.
+    fn subtract(&mut self, bytes: u64) -> Result<(), ProseFault> {
+        self.left = self.left.checked_sub(bytes).ok_or_else(|| too_large(self.most))?;
+        Ok(())
+    }
+}
+
+/// Returns `true` for a stream without its content, whose length was hidden from the library.
+fn waits(object: &Object) -> bool {
+    object.as_stream().is_ok_and(|stream| stream.start_position.is_some() && stream.dict.has(pdf_keys::LENGTH))
+}
+
+/// Returns the value of a whole number, which some programs write as `42.`.
+fn whole_number(object: &Object) -> Option<i64> {
+    let number = object.as_f32().ok().filter(|number| number.fract() == 0.0);
+    object.as_i64().ok().or_else(|| number.map(|number| number as i64))
+}
+
+/// Removes a line break from the beginning of a text.
+fn behind_line_break(text: &[u8]) -> &[u8] {
+    match text {
+        [b'\r', b'\n', rest @ ..] | [b'\r' | b'\n', rest @ ..] => rest,
+        _ => text,
+    }
 }
 
 /// Returns the approximate memory of an object.
@@ -159,7 +334,7 @@ fn extent(text: &[u8], most: u64) -> u64 {
 }
 
 /// Returns the length of the white space and the comments at the beginning of a text.
-fn blank_length(text: &[u8]) -> usize {
+pub(super) fn blank_length(text: &[u8]) -> usize {
     let mut in_comment = false;
     let mut is_blank = |byte: u8| {
         in_comment = (in_comment || byte == b'%') && !matches!(byte, b'\r' | b'\n');
@@ -168,15 +343,20 @@ fn blank_length(text: &[u8]) -> usize {
     text.iter().position(|byte| !is_blank(*byte)).unwrap_or(text.len())
 }
 
+/// Returns `true` for a byte that does not end a name or a number.
+pub(super) fn is_regular(byte: u8) -> bool {
+    !BLANKS.contains(&byte) && !DELIMITERS.contains(&byte)
+}
+
 /// Returns the length of the token at the beginning of a text: a bracket, a string, a name or another word.
 fn token_length(text: &[u8]) -> usize {
-    let is_regular = |byte: &u8| !BLANKS.contains(byte) && !DELIMITERS.contains(byte);
+    let regular = |byte: &&u8| is_regular(**byte);
     match text {
         [b'<', b'<', ..] | [b'>', b'>', ..] => 2,
         [b'<', ..] => text.iter().position(|byte| *byte == b'>').map_or(text.len(), |end| end + 1),
         [b'(', ..] => string_length(text),
-        [b'/', name @ ..] => 1 + name.iter().take_while(|byte| is_regular(byte)).count(),
-        _ => text.iter().take_while(|byte| is_regular(byte)).count().max(1),
+        [b'/', name @ ..] => 1 + name.iter().take_while(regular).count(),
+        _ => text.iter().take_while(regular).count().max(1),
     }
 }
 
@@ -202,6 +382,8 @@ fn string_length(text: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use lopdf::{EncryptionVersion, Permissions, dictionary};
+
     use super::*;
 
     /// Bytes that the objects of the files below may take.
@@ -251,6 +433,87 @@ mod tests {
         let object = object_stream(17, &"(ab)<</A 5 0 R>>\n".repeat(1000));
         let document = load(&file(&object, 0), MOST).ok().unwrap();
         assert_eq!(document.get_object((2999, 0)).unwrap().as_str().unwrap(), b"ab");
+    }
+
+    /// File whose object 4 is a stream. Its length stands in object 3, a stream of the given type.
+    fn file_with_distant_length(kind: &str, length: usize) -> Vec<u8> {
+        let objects = [
+            "<</Type/Catalog/Pages 2 0 R>>".to_owned(),
+            "<</Type/Pages/Kids[]/Count 0>>".to_owned(),
+            format!("<</Type/{kind}/N 1/First 4/Length 5>>\nstream\n6 0 {length}\nendstream"),
+            "<</Length 6 0 R>>\nstream\nabc\nendstream".to_owned(),
+        ];
+        let mut out = b"%PDF-1.5\n".to_vec();
+        // An entry has seven bytes: its kind, its place or its object stream, and its number there.
+        let mut table = vec![0_u8; 7];
+        let entry = |place: usize| [&[1][..], &(place as u32).to_be_bytes(), &[0, 0]].concat();
+        for (object, number) in objects.iter().zip(1..) {
+            table.extend(entry(out.len()));
+            out.extend(format!("{number} 0 obj\n{object}\nendobj\n").bytes());
+        }
+        let start = out.len();
+        table.extend(entry(start));
+        table.extend([2, 0, 0, 0, 3, 0, 0]);
+        let length = table.len();
+        out.extend(format!("5 0 obj\n<</Type/XRef/Size 7/W[1 4 2]/Root 1 0 R/Length {length}>>\nstream\n").bytes());
+        out.extend(table);
+        out.extend(format!("\nendstream\nendobj\nstartxref\n{start}\n%%EOF\n").bytes());
+        out
+    }
+
+    #[test]
+    fn lengths_are_looked_up_in_object_streams_within_the_budget() {
+        // A wrong length is mended. A stream that is no object stream is not read, whatever the table says.
+        for (kind, length, content) in [("ObjStm", 3, "abc"), ("ObjStm", 2, "abc"), ("Other", 3, "")] {
+            let document = load(&file_with_distant_length(kind, length), MOST).ok().unwrap();
+            let stream = document.get_object((4, 0)).unwrap().as_stream().unwrap();
+            assert_eq!(stream.content, content.as_bytes(), "{kind}, {length}");
+        }
+        let refused = load(&file_with_distant_length("ObjStm", 3), 6 * OBJECT_BYTES);
+        assert!(matches!(refused, Err(ProseFault::Unsupported(_))));
+    }
+
+    #[test]
+    fn encrypted_object_streams_are_read_within_the_budget() {
+        for (text, is_refused) in [("x".repeat(100_000), true), ("ab".to_owned(), false)] {
+            let mut document = Document::load_mem(&file("(short)", 0)).unwrap();
+            let index: String = (0..1000).map(|number| format!("{} 0 ", 2000 + number)).collect();
+            let first = index.len() as i64;
+            // The library writes no object streams, so the name is changed behind its back.
+            let fields = dictionary! { "Type" => "AbjStm", "N" => 1000, "First" => first };
+            let stream = Stream::new(fields, format!("{index}({text})").into_bytes());
+            document.objects.insert((9, 0), Object::Stream(stream));
+            document.max_id = 9;
+            let mut bytes = encrypted(document);
+            let name = bytes.windows(6).position(|window| window == b"AbjStm").unwrap();
+            bytes[name] = b'O';
+            match load(&bytes, MOST) {
+                Ok(document) => {
+                    assert_eq!(document.get_object((2999, 0)).unwrap().as_str().unwrap(), text.as_bytes());
+                    assert_eq!(document.get_object((3, 0)).unwrap().as_str().unwrap(), b"short");
+                    assert!(!is_refused);
+                }
+                Err(ProseFault::Unsupported(message)) => assert!(is_refused && message.contains("10485760 bytes")),
+                Err(_) => panic!("the file is damaged"),
+            }
+        }
+    }
+
+    /// Encrypts a document without a password for readers, and writes it.
+    fn encrypted(mut document: Document) -> Vec<u8> {
+        let id = Object::string_literal("0123456789abcdef");
+        document.trailer.set("ID", Object::Array(vec![id.clone(), id]));
+        let state = EncryptionState::try_from(EncryptionVersion::V2 {
+            document: &document,
+            owner_password: "owner",
+            user_password: "",
+            key_length: 128,
+            permissions: Permissions::all(),
+        });
+        document.encrypt(&state.unwrap()).unwrap();
+        let mut out = Vec::new();
+        document.save_to(&mut out).unwrap();
+        out
     }
 
     #[test]

@@ -102,8 +102,9 @@ impl GraphRanker {
         ranker
     }
 
-    /// Returns the ranker of the graph after a commit. Prepares nothing, so that a commit does not wait for a solver
-    /// that the next commit may replace before any search. If `whole` is `false`, walks are local.
+    /// Returns the ranker of the graph after a commit. If `whole` is `false`, walks are local. Prepares nothing, so
+    /// that a commit can prepare the solver after it has unlocked the folder. A snapshot that is never searched needs
+    /// none.
     pub(crate) fn renewed(&self, whole: bool) -> GraphRanker {
         GraphRanker { whole: whole.then(WholeGraph::default), scratches: self.scratches.clone() }
     }
@@ -253,7 +254,7 @@ fn solver(graph: &Graph, flat: Option<&FlatGraph>, damping: f64, without: Option
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
@@ -268,15 +269,24 @@ mod tests {
         PageRankSolver::new(&Edges::<f32> { offsets: &[0, 0], targets: &[], weights: &[] }, 1, 0.5)
     }
 
-    #[test]
-    fn an_index_has_a_solver_when_it_is_opened_and_after_a_commit() {
-        let stating = |id: &str, object: &str| Document {
+    /// Document about the river `id`, which flows through `object`.
+    fn stating(id: &str, object: &str) -> Document {
+        Document {
             id: id.to_owned(),
             title: id.to_owned(),
             text: format!("{id} flows through {object}."),
             triples: Some(vec![Triple::new(id, "flows through", object)]),
             metadata: None,
-        };
+        }
+    }
+
+    /// Options of commits that append to the log.
+    fn appending() -> CommitOptions {
+        CommitOptions { append_from: 0, threads: 1, journal: false, ..CommitOptions::default() }
+    }
+
+    #[test]
+    fn an_index_has_a_solver_when_it_is_opened_and_after_a_commit() {
         let temp = tempfile::tempdir().unwrap();
         let corpus = Corpus::from_documents("test", vec![stating("Seine", "Paris"), stating("Spree", "Berlin")]);
         build(corpus, &HashEmbed::default(), temp.path(), &BuildOptions::default(), &()).unwrap();
@@ -286,8 +296,7 @@ mod tests {
         };
         let live = LiveIndex::open(temp.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
         assert_eq!(solvers(&live.current()), (1, true));
-        let appending = CommitOptions { append_from: 0, threads: 1, journal: false, ..CommitOptions::default() };
-        live.commit(Changes::upsert([stating("Marne", "Paris")]), &appending, &()).unwrap();
+        live.commit(Changes::upsert([stating("Marne", "Paris")]), &appending(), &()).unwrap();
         let index = live.current();
         assert!(index.manifest().delta.is_some());
         assert_eq!(solvers(&index), (1, true));
@@ -295,6 +304,44 @@ mod tests {
         assert_eq!(solvers(&opened), (1, true));
         let query = Query::new("rivers of Paris", Mode::Graph, 3);
         assert_eq!(index.search(&query).unwrap(), opened.search(&query).unwrap());
+    }
+
+    #[test]
+    fn no_search_gets_the_snapshot_of_a_commit_before_its_solver_is_prepared() {
+        let temp = tempfile::tempdir().unwrap();
+        let stated = |i: usize| stating(&format!("River{i}"), &format!("City{}", i % 10));
+        let documents: Vec<Document> = (0..100).map(stated).collect();
+        let corpus = Corpus::from_documents("test", documents);
+        build(corpus, &HashEmbed::default(), temp.path(), &BuildOptions::default(), &()).unwrap();
+        let live = LiveIndex::open(temp.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        let is_prepared = |index: &Index| {
+            let whole = index.snapshot.ranker.whole.as_ref().unwrap();
+            whole.solvers.lock().unwrap().iter().any(|kind| kind.solver.get().is_some())
+        };
+        let done = AtomicBool::new(false);
+        let look = || {
+            let mut last = live.current();
+            let mut unprepared = 0;
+            while !done.load(Ordering::SeqCst) {
+                let index = live.current();
+                if !Arc::ptr_eq(&index, &last) {
+                    unprepared += usize::from(!is_prepared(&index));
+                    last = index;
+                }
+            }
+            unprepared
+        };
+        let unprepared = std::thread::scope(|scope| {
+            let looking = scope.spawn(look);
+            let new = |i: usize| Changes::upsert([stating(&format!("New{i}"), "City1")]);
+            let committed = (0..10).try_for_each(|i| live.commit(new(i), &appending(), &()).map(drop));
+            // Set before the results are looked at, so that the other thread ends after a failure, too.
+            done.store(true, Ordering::SeqCst);
+            committed.unwrap();
+            looking.join().unwrap()
+        });
+        assert!(live.current().manifest().delta.is_some());
+        assert_eq!(unprepared, 0);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Number, Value};
 
-/// Formats a JSON value like `str()`: a string as it is, anything else as [`repr_value`].
-pub(crate) fn show(value: &Value) -> String {
+/// Formats a JSON value like `str()`: a string as it is, anything else like `repr()`.
+pub fn show(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => {

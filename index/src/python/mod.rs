@@ -6,5 +6,6 @@ mod format;
 mod literal;
 
 pub(crate) use difflib::closest;
-pub(crate) use format::{show, tuple};
+pub use format::show;
+pub(crate) use format::tuple;
 pub(crate) use literal::literal;

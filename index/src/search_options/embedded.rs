@@ -11,8 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAcces
 use serde::{Deserialize, Serialize, Serializer, forward_to_deserialize_any};
 use serde_json::{Map, Value, json};
 
-use super::{SearchField, SearchOptions, SearchScope};
-use crate::mode::GraphVariant;
+use super::{SearchField, SearchOptions, SearchScope, graph_overrides};
 
 /// Other fields of an object with search options. Unknown fields of the object are refused.
 pub trait SearchFields {
@@ -187,7 +186,7 @@ impl<'de> DeserializeSeed<'de> for OptionSeed {
 
     fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<SearchOptions, D::Error> {
         if self.field.name == "graph" && self.scope.names_variant() {
-            let graph = Option::<GraphVariant>::deserialize(value)?.map(Into::into);
+            let graph = graph_overrides::variant(value)?;
             return Ok(SearchOptions { graph, ..SearchOptions::default() });
         }
         // An object with this one field, so that the type of the value is stated in `SearchOptions` alone.
@@ -220,7 +219,9 @@ impl<'de, D: Deserializer<'de>> MapAccess<'de> for OneField<D> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::super::GraphOverrides;
     use super::*;
+    use crate::mode::GraphVariant;
 
     /// Fields of a policy's table next to its search options.
     #[derive(Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -254,7 +255,8 @@ mod tests {
         for (json, words) in [
             (r#"{"explain": true}"#, "unknown field `explain`, expected one of `mode`"),
             (r#"{"kk": 5}"#, "unknown field `kk`, expected one of `mode`"),
-            (r#"{"graph": {"variant": "hippo_rag"}}"#, "unknown variant `variant`, expected one of `route_rag`"),
+            (r#"{"graph": "lightrag"}"#, "unknown variant `lightrag`, expected one of `route_rag`"),
+            (r#"{"graph": {"damping": 0.5}}"#, "unknown field `damping`, expected `variant`"),
             (r#"{"k": "five"}"#, "invalid type: string \"five\", expected usize"),
             ("3", "expected an object"),
         ] {
@@ -265,8 +267,33 @@ mod tests {
         let read = |json: &str| serde_json::from_str::<WithSearch<RequestFields>>(json);
         let request = read(r#"{"query": "x", "graph": {"damping": 0.5}, "explain": true}"#).unwrap();
         assert_eq!((request.rest.query.as_str(), request.search.graph.unwrap().damping), ("x", Some(0.5)));
-        assert!(read(r#"{"query": "x", "graph": "hippo_rag"}"#).unwrap_err().to_string().contains("hippo_rag"));
         assert!(read(r#"{"k": 1}"#).unwrap_err().to_string().contains("missing field `query`"));
+    }
+
+    #[test]
+    fn the_graph_search_is_a_name_or_an_object_in_every_scope() {
+        let of_policy = |json: &str| {
+            let read = serde_json::from_str::<WithSearch<PolicyFields>>(json);
+            read.map(|table| table.search.graph).map_err(|error| error.to_string())
+        };
+        let of_request = |json: &str| {
+            let json = json.replacen('{', r#"{"query": "x", "#, 1);
+            let read = serde_json::from_str::<WithSearch<RequestFields>>(&json);
+            read.map(|request| request.search.graph).map_err(|error| error.to_string())
+        };
+        for (json, graph) in [
+            (r#"{"graph": "waymark"}"#, Some(GraphVariant::Waymark.into())),
+            (r#"{"graph": {"variant": "waymark"}}"#, Some(GraphVariant::Waymark.into())),
+            (r#"{"graph": {}}"#, Some(GraphOverrides::default())),
+            (r#"{"graph": null}"#, None),
+        ] {
+            assert_eq!((of_policy(json), of_request(json)), (Ok(graph), Ok(graph)), "{json}");
+        }
+        for json in [r#"{"graph": 3}"#, r#"{"graph": ["waymark"]}"#] {
+            for refused in [of_policy(json).unwrap_err(), of_request(json).unwrap_err()] {
+                assert!(refused.contains("expected the name of a graph search"), "{refused}");
+            }
+        }
     }
 
     #[test]

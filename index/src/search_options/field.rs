@@ -39,7 +39,7 @@ impl SearchScope {
         SearchOptions::FIELDS.into_iter().filter(move |field| field.scopes.contains(&self))
     }
 
-    /// Returns `true` if `graph` is the name of a variant here. Only requests for one search may tune its numbers, too.
+    /// Returns `true` if `graph` sets the variant alone here. Only requests for one search may tune its numbers, too.
     pub(super) fn names_variant(self) -> bool {
         self != SearchScope::Search
     }

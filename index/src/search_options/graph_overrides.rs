@@ -1,5 +1,9 @@
 //! Options of a graph search that differ from those published with its variant.
 
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::mode::GraphVariant;
@@ -57,5 +61,64 @@ impl GraphOverrides {
 impl From<GraphVariant> for GraphOverrides {
     fn from(variant: GraphVariant) -> GraphOverrides {
         GraphOverrides { variant: Some(variant), ..GraphOverrides::default() }
+    }
+}
+
+/// Reads the options of graph search: an object, or the name of a variant alone. `null` is `None`.
+///
+/// # Errors
+/// If the value has another form, or a name is unknown.
+pub(super) fn options<'de, D: Deserializer<'de>>(value: D) -> Result<Option<GraphOverrides>, D::Error> {
+    value.deserialize_any(FormVisitor { tunes: true })
+}
+
+/// Reads the variant of graph search in the forms of [`options`], where it has no other options.
+///
+/// # Errors
+/// If the value has another form, or a name is unknown.
+pub(super) fn variant<'de, D: Deserializer<'de>>(value: D) -> Result<Option<GraphOverrides>, D::Error> {
+    value.deserialize_any(FormVisitor { tunes: false })
+}
+
+/// Object that sets the variant alone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VariantObject {
+    variant: Option<GraphVariant>,
+}
+
+/// Visitor of both forms of the options.
+struct FormVisitor {
+    /// If `true`, an object may set all options, and otherwise the variant alone.
+    tunes: bool,
+}
+
+impl<'de> Visitor<'de> for FormVisitor {
+    type Value = Option<GraphOverrides>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a graph search, such as \"waymark\", or an object, such as {\"variant\": \"waymark\"}")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        let variant = GraphVariant::deserialize(name.into_deserializer())?;
+        Ok(Some(variant.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        let object = MapAccessDeserializer::new(map);
+        if self.tunes {
+            return GraphOverrides::deserialize(object).map(Some);
+        }
+        let VariantObject { variant } = VariantObject::deserialize(object)?;
+        Ok(Some(GraphOverrides { variant, ..GraphOverrides::default() }))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
     }
 }

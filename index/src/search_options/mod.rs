@@ -54,6 +54,7 @@ pub struct SearchOptions {
     #[cfg_attr(feature = "clap", arg(long))]
     pub ranking: Option<Ranking>,
     /// Options of graph search, in the modes `graph`, `hybrid` and `triples`.
+    #[serde(default, deserialize_with = "graph_overrides::options")]
     #[cfg_attr(feature = "clap", command(flatten))]
     pub graph: Option<GraphOverrides>,
     /// Number of triples to return in the modes `triples` and `hypergraph`; defaults to 10.

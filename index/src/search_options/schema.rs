@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
+use utoipa::openapi::schema::{AdditionalProperties, ObjectBuilder, OneOfBuilder, Schema, SchemaType, Type};
 use utoipa::{Number, PartialSchema, ToSchema};
 
 use super::{SearchField, SearchFields, SearchOptions, SearchScope, WithSearch};
@@ -60,19 +60,41 @@ fn properties(scope: SearchScope) -> impl Iterator<Item = (SearchField, RefOr<Sc
         _ => BTreeMap::default(),
     };
     scope.fields().filter_map(move |field| {
-        let property = match field.name {
+        let property: RefOr<Schema> = match field.name {
+            // A record has the name alone.
+            "graph" if scope == SearchScope::Recorded => variant_name(nullable_string()).into(),
             "graph" if scope.names_variant() => variant(),
+            "graph" => with_name(all.get("graph")?.clone()),
             name => all.get(name)?.clone(),
         };
         Some((field, if scope == SearchScope::Recorded { unbounded(property) } else { property }))
     })
 }
 
-/// Schema of the name of a variant, where the graph search has no other options.
-fn variant() -> RefOr<Schema> {
-    let nullable = SchemaType::from_iter([Type::String, Type::Null]);
+fn nullable_string() -> SchemaType {
+    SchemaType::from_iter([Type::String, Type::Null])
+}
+
+/// Schema of the name of a variant.
+fn variant_name(schema_type: impl Into<SchemaType>) -> ObjectBuilder {
     let description = "Algorithm of graph search: `route_rag`, `hippo_rag`, `graph_r1` or `waymark`.";
-    ObjectBuilder::new().schema_type(nullable).description(Some(description)).into()
+    ObjectBuilder::new().schema_type(schema_type).description(Some(description))
+}
+
+/// Schema of a variant where the graph search has no other options: its name, or an object with the name.
+fn variant() -> RefOr<Schema> {
+    let object = ObjectBuilder::new()
+        .property("variant", variant_name(nullable_string()))
+        .additional_properties(Some(AdditionalProperties::FreeForm(false)));
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new().item(variant_name(Type::String)).item(object).item(null).into()
+}
+
+/// Adds the name of a variant to the forms of the options of graph search.
+fn with_name(options: RefOr<Schema>) -> RefOr<Schema> {
+    let RefOr::T(Schema::OneOf(mut forms)) = options else { return options };
+    forms.items.push(variant_name(Type::String).into());
+    RefOr::T(Schema::OneOf(forms))
 }
 
 /// Removes the maximum of numbers and lowers their minimum to 0: the bounds apply to requests, and a record was checked

@@ -73,10 +73,10 @@ mod tests {
         assert!(pause.wait(Duration::from_millis(1)));
         let began = std::time::Instant::now();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| pause.wait(Duration::from_secs(60)));
+            let waiting = scope.spawn(|| pause.wait(Duration::from_secs(600)));
             pause.stop();
             assert_eq!(waiting.join().ok(), Some(false));
         });
-        assert!(began.elapsed() < Duration::from_secs(30));
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
 }
