@@ -19,13 +19,14 @@ use super::generator::SessionSource;
 use super::guide::AllowedActions;
 use super::loop_variant::LoopVariant;
 use super::observation::frame;
+use super::opened_thought::opened_thought;
 use super::options::{EpisodeOptions, TurnEnds};
 use super::policy::Policy;
 use super::protocol::ModePrefix;
 use super::retrieval::Retrieval;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
-use super::segment::{SegmentKind, Tag, Tags};
+use super::segment::SegmentKind;
 use super::trajectory::PartialTrajectory;
 
 /// An episode that is ready to run: its options are checked and its prompt is encoded, but nothing was computed yet.
@@ -159,7 +160,8 @@ impl<S: SessionSource> Episode<S> {
         let tags = policy.protocol.tags();
         // JSON or a call must begin at once if it is the whole turn, even if the template has opened a thought.
         let whole = forms.answer.is_some() && tags.outside == SegmentKind::Answer;
-        let opened = if whole { None } else { opened(runtime, tags, &prompt) };
+        let opened =
+            if whole { None } else { opened_thought(runtime.template.as_deref(), &runtime.tokenizer, tags, &prompt) };
         let settings = EpisodeSettings {
             id: options.id.unwrap_or_else(new_id),
             budget,
@@ -290,18 +292,6 @@ fn continued_prompt<S: SessionSource>(runtime: &Runtime<S>, earlier: &ContinuedE
 
 fn new_id() -> String {
     Uuid::now_v7().simple().to_string()
-}
-
-/// Returns the tag that opens a thought at the end of the prompt. Templates of models that always think end with one.
-fn opened<S: SessionSource>(runtime: &Runtime<S>, tags: &Tags, prompt: &[u32]) -> Option<&'static str> {
-    /// Number of tokens to decode: more than such a tag takes with the white space around it.
-    const END: usize = 16;
-    // Without a template the prompt has no control tokens, and a tag at its end is part of the question.
-    let control = prompt.iter().rposition(|&id| runtime.tokenizer.is_control(id))?;
-    let reply = &prompt[control + 1..];
-    let end = runtime.tokenizer.decode(&reply[reply.len().saturating_sub(END)..]);
-    let opens = |tag: &&Tag| tag.kind == SegmentKind::Think && end.trim_end().ends_with(tag.open);
-    tags.pairs.iter().find(opens).map(|tag| tag.open)
 }
 
 /// Decides whether the episode is guided. In the training variant it never is, because the reference's loop is not

@@ -36,7 +36,7 @@ const QUERY: (&str, &str) = ("<|begin_of_query|>", "<|end_of_query|>");
 const DOCUMENTS: (&str, &str) = ("<|begin_of_documents|>", "<|end_of_documents|>");
 
 /// Suffixes allowed after the end of a query: the rest of the token that completed it.
-const LEFT_OVER: &[&str] = &["", "<", "\"", "\".", "\",", ".", ";", "></", ">>\""];
+const LEFT_OVER: &[&str] = &["", "<", "\"", "\".", "\",", ".", ";", "</", ">\""];
 
 /// Maximum number of characters of evidence shown per search.
 const SEEN: usize = 1024;
@@ -225,17 +225,28 @@ mod tests {
             Action::Search(request) => Some(request.query),
             _ => None,
         };
-        for left in LEFT_OVER {
-            let turn = format!("so <|begin_of_query|> \"Don  Giovanni\"\ncomposer <|end_of_query|>{left}\n");
-            let query = Some("Don Giovanni composer".to_owned());
-            assert_eq!(
-                (asked(&turn, ReadingRule::First), asked(&turn, ReadingRule::Lenient)),
-                (query.clone(), query),
-                "{left}"
-            );
+        // The ends that `Evaluator.py` lists.
+        for end in [
+            "<|end_of_query|>",
+            "<|end_of_query|><",
+            "<|end_of_query|>\"",
+            "<|end_of_query|>\".",
+            "<|end_of_query|>\",",
+            "<|end_of_query|>.",
+            "<|end_of_query|>;",
+            "<|end_of_query|></",
+            "<|end_of_query|>>\"",
+        ] {
+            let turn = format!("so <|begin_of_query|> \"Don  Giovanni\"\ncomposer {end}\n");
+            for reading in [ReadingRule::First, ReadingRule::SearchFirst, ReadingRule::Lenient] {
+                assert_eq!(asked(&turn, reading).as_deref(), Some("Don Giovanni composer"), "{end} {reading:?}");
+            }
         }
-        let odd = "<|begin_of_query|>a<|end_of_query|> and so on";
-        assert_eq!((asked(odd, ReadingRule::SearchFirst), asked(odd, ReadingRule::Lenient)), (None, Some("a".into())));
+        for odd in [" and so on", "></", ">>\""] {
+            let turn = format!("<|begin_of_query|>a<|end_of_query|>{odd}");
+            let found = [ReadingRule::SearchFirst, ReadingRule::Lenient].map(|reading| asked(&turn, reading));
+            assert_eq!(found, [None, Some("a".to_owned())], "{odd}");
+        }
         for none in ["<|begin_of_query|> \" \" <|end_of_query|>", "a<|end_of_query|>", "<|begin_of_query|>a", ""] {
             assert_eq!(GraphragR1.parse(none, ReadingRule::First), Action::Invalid, "{none}");
         }

@@ -1,68 +1,36 @@
 //! Graph-R1's format of a query: JSON with the key `query`, whose value is converted like Python's `str` does.
 //!
 //! Python's `json.loads` reads more than JSON. Refused here are `NaN`, `Infinity`, numbers beyond the range of floats,
-//! and escapes of half a surrogate pair. Integers beyond 64 bits are read as floats, which rounds them.
+//! and escapes of half a surrogate pair. Integers beyond 64 bits are read as floats, which rounds them, unless they are
+//! the whole query.
+
+use std::collections::HashMap;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
+use waymark_index::python;
 
 /// Returns the query of a JSON object (`extract_tool_call` of Graph-R1's `tool_env.py`). `None` for any other text.
 pub(super) fn parse(text: &str) -> Option<String> {
-    let Value::Object(mut fields) = serde_json::from_str(text.trim()).ok()? else { return None };
+    let text = text.trim();
+    let Value::Object(mut fields) = serde_json::from_str(text).ok()? else { return None };
     Some(match fields.shift_remove("query")? {
-        Value::String(text) => text,
-        value => python(&value),
+        Value::String(query) => query,
+        value => whole_number(text).unwrap_or_else(|| python::show(&value)),
     })
 }
 
-/// Formats a value like Python's `repr` of the result of `json.loads`.
-fn python(value: &Value) -> String {
-    let list = |items: Vec<String>| items.join(", ");
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(float) => decimal(float),
-            None => number.to_string(),
-        },
-        Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", list(items.iter().map(python).collect())),
-        Value::Object(fields) => {
-            let field = |(name, value): (&String, &Value)| format!("{}: {}", quoted(name), python(value));
-            format!("{{{}}}", list(fields.iter().map(field).collect()))
-        }
+/// Returns the digits of a query that is a whole number. `None` for any other query.
+fn whole_number(object: &str) -> Option<String> {
+    let fields: HashMap<String, &RawValue> = serde_json::from_str(object).ok()?;
+    let written = fields.get("query")?.get();
+    let digits = written.strip_prefix('-').unwrap_or(written);
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
     }
-}
-
-/// Formats a float with the shortest digits that read back as the same number, with an exponent where Python writes
-/// one.
-fn decimal(number: f64) -> String {
-    let short = format!("{number:e}");
-    let (digits, exponent) = short.split_once('e').unwrap_or((&short, "0"));
-    match exponent.parse::<i32>().unwrap_or(0) {
-        // Python writes an exponent below 1e-4 and from 1e16 on.
-        -4..=15 => format!("{number:?}"),
-        power => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.abs()),
-    }
-}
-
-/// Quotes a text with single quotation marks, or with double ones if it contains only single ones.
-fn quoted(text: &str) -> String {
-    let mark = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut out = String::from(mark);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\\' => out.push_str("\\\\"),
-            c if c == mark => out.extend(['\\', c]),
-            c if c.is_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push(mark);
-    out
+    // Python's whole numbers have no negative zero.
+    let number = if digits == "0" { digits } else { written };
+    Some(number.to_owned())
 }
 
 #[cfg(test)]
@@ -75,8 +43,8 @@ mod tests {
         for text in ["NaN", "-Infinity", "1e400", r#""\ud83d""#] {
             assert_eq!(parse(&format!("{{\"query\": {text}}}")), None, "{text}");
         }
-        let rounded = parse(r#"{"query": 12345678901234567890123}"#);
-        assert_eq!(rounded.as_deref(), Some("1.2345678901234568e+22"));
+        let rounded = parse(r#"{"query": [12345678901234567890123]}"#);
+        assert_eq!(rounded.as_deref(), Some("[1.2345678901234568e+22]"));
     }
 
     /// Expected values are `str(json.loads(text)["query"])` of CPython 3.
@@ -86,6 +54,9 @@ mod tests {
             (r#" {"query": " Who? "} "#, Some(" Who? ")),
             (r#"{"query": "a", "k": 3, "query": "b"}"#, Some("b")),
             (r#"{"query": 5}"#, Some("5")),
+            (r#"{"query": 12345678901234567890123}"#, Some("12345678901234567890123")),
+            (r#"{"query": -9223372036854775809}"#, Some("-9223372036854775809")),
+            (r#"{"query": 1, "query": -0}"#, Some("0")),
             (r#"{"query": -0.5}"#, Some("-0.5")),
             (r#"{"query": 5.0}"#, Some("5.0")),
             (r#"{"query": 1e16}"#, Some("1e+16")),
@@ -95,6 +66,7 @@ mod tests {
             (r#"{"query": true}"#, Some("True")),
             (r#"{"query": ["it's", "\"", 1, {"a": false}]}"#, Some(r#"["it's", '"', 1, {'a': False}]"#)),
             (r#"{"query": {"a\n": []}}"#, Some(r"{'a\n': []}")),
+            (r#"{"query": ["a\u200bb", "\u00a0\u007f", "\u00e9"]}"#, Some(r"['a\u200bb', '\xa0\x7f', 'é']")),
             (r#"{"Query": "a"}"#, None),
             (r#"["query"]"#, None),
             (r#""a query""#, None),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `protocol`, `training_protocol`, `action`, `segment`, `tag`, `json_query`, `routerag`, `search_r1`, `path_router`, `graphrag_r1`, `tearag`, `evo_rag`, `plain`, `verbatim` | protocols: the prompt, the actions of a turn, and the observations |
 //! | `policy`, `policy_file`, `policy_family`, `policy_loading`, `protocol_registry`, `retrieval`, `loaded_base`, `logprob_fingerprint`, `content_hash`, `budget`, `sampling`, `options`, `loop_variant`, `loop_rules` | policies and the options of an episode |
-//! | `conversation`, `continued_episode`, `tool_prompt`, `runtime`, `text_codec`, `speaker`, `episode`, `episode_limits`, `truncation`, `run`, `observation` | the loop |
+//! | `conversation`, `continued_episode`, `tool_prompt`, `runtime`, `text_codec`, `speaker`, `episode`, `opened_thought`, `episode_limits`, `truncation`, `run`, `observation` | the loop |
 //! | `guide`, `token_bans` | the loop for policies that were never trained in it |
 //! | `episode_forms`, `answer_format`, `answer_opening`, `answer_closing`, `turn_openings`, `either_form`, `tool_constraint` | answers in a required format, and tool calls |
 //! | `scanner`, `answer_filter`, `turn_reader`, `turn_calls`, `tool_call` | tokens to deltas; tool calls in a reply |
@@ -47,6 +47,7 @@ mod loop_rules;
 mod loop_variant;
 pub mod metric;
 mod observation;
+mod opened_thought;
 mod options;
 pub mod path_router;
 mod plain;
@@ -103,6 +104,7 @@ pub use hidden_evidence::HiddenEvidence;
 pub use loaded_base::{LoadedBase, WeightsSummary};
 pub use logprob_fingerprint::{FingerprintMismatch, LogprobFingerprint};
 pub use loop_variant::LoopVariant;
+pub use opened_thought::opened_thought;
 pub use options::{EpisodeOptions, TurnEnds};
 pub use path_router::PathRouter;
 pub use plain::Plain;

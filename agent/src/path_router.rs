@@ -228,11 +228,12 @@ pub fn turns(text: &str) -> Vec<String> {
     let mut turns = Vec::new();
     let mut rest = text;
     let mut opened = "";
-    // The environment writes only after a complete query, which ends the turn. A policy may write the tag of its block
-    // too, so that tag is looked for after the query.
+    // The environment writes only after a closing tag, which ends the turn. A policy may write the tag of its block too,
+    // so that tag is looked for after the closing one.
     while let Some(end) = rest.find(QUERY.1).map(|at| at + QUERY.1.len())
-        && rest[..end].contains(QUERY.0)
         && let Some((_, after)) = rest[end..].split_once("<knowledge>\n")
+        // Without an opening tag, the training loop has cut the turn before its complete query, and replies so.
+        && (rest[..end].contains(QUERY.0) || after.starts_with(INVALID))
         && let Some((_, after)) = after.split_once("\n</knowledge>")
         && let Some((_, after)) = after.split_once("<think>\n")
     {
@@ -332,6 +333,11 @@ mod tests {
         let marked = "<think>a <knowledge>\nb</think>\n<query>c</query>";
         assert_eq!(turns(&format!("{marked}{block}{answer}")), [marked, &format!("<think>\n{answer}")]);
         assert_eq!(turns("<think>a <knowledge>\nb"), ["<think>a <knowledge>\nb"]);
+        // The training loop cuts at a stray closing tag, where its reply follows.
+        let parts = PathRouter.observation(&ActionOutcome::Invalid("</query> <query></query>"), Format::Training);
+        let reply: String = parts.iter().map(spoken).collect();
+        let stray = "<think>a </query>";
+        assert_eq!(turns(&format!("{stray}{reply}{answer}")), [stray, &format!("<think>\n{answer}")]);
         let alone = "</query> <knowledge>\na\n</knowledge> <think>\nb";
         assert_eq!(turns(alone), [alone]);
         assert_eq!(turns(""), [""]);

@@ -121,6 +121,12 @@ impl<S: SessionSource> Runtime<S> {
         Ok(self.tokenizer.encode(text, Specials::Literal)?)
     }
 
+    /// Encodes text without control tokens that begins a sequence, without a BOS.
+    pub fn literal_prompt(&self, text: &str) -> Result<Vec<u32>, AgentError> {
+        let segment = TextSegment { text: text.to_owned(), trusted: false };
+        Ok(self.tokenizer.encode_prompt(&[segment])?)
+    }
+
     /// Returns `true` if the template shows tools and tool calls in the supported format.
     pub fn takes_tools(&self) -> bool {
         self.template.as_ref().is_some_and(|template| template.takes_tools())
@@ -180,10 +186,15 @@ impl<S: SessionSource> Runtime<S> {
     /// Encodes a prompt with options of its template.
     fn encode_with(&self, prompt: &ProtocolPrompt, options: PromptOptions<'_>) -> Result<Vec<u32>, AgentError> {
         let messages = match prompt {
-            ProtocolPrompt::Raw(text) => return self.literal(text),
+            ProtocolPrompt::Raw(text) => return Ok(self.tokenizer.encode_text(text)?),
             ProtocolPrompt::Chat(messages) => messages,
         };
-        Ok(self.tokenizer.encode_segments(&self.segments(messages, options)?)?)
+        let segments = self.segments(messages, options)?;
+        match (&self.template, segments.as_slice()) {
+            // No template wrote the BOS.
+            (None, [joined]) => Ok(self.tokenizer.encode_text(&joined.text)?),
+            _ => Ok(self.tokenizer.encode_prompt(&segments)?),
+        }
     }
 
     fn segments(
@@ -216,12 +227,38 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn the_time_of_one_request_ends_no_other() {
-        let tokenizer = Arc::new(Tokenizer::bytes());
+    fn runtime(tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Runtime {
+        let tokenizer = Arc::new(tokenizer);
         let backend = Box::new(MockBackend::random(1, tokenizer.vocab()));
         let engine = Engine::start(backend, EngineConfig::default(), tokenizer.table()).unwrap();
-        let runtime = Runtime::new(engine, tokenizer, None, vec![257], None);
+        Runtime::new(engine, tokenizer, template.map(Arc::new), vec![257], None)
+    }
+
+    #[test]
+    fn a_prompt_begins_with_one_bos() {
+        const BOS: u32 = 258;
+        let source = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}<|im_end|>{% endfor %}";
+        let template = |source: &str| Some(ChatTemplate::new(source, "<|endoftext|>", "").unwrap());
+        let text = ProtocolPrompt::Raw("a".to_owned());
+        let chat = ProtocolPrompt::Chat(vec![ConversationMessage::new(Role::User, "a")]);
+        let with = |template| runtime(Tokenizer::bytes().with_bos(Some(BOS)), template);
+        assert_eq!(with(None).encode(&text).unwrap(), [BOS, 97]);
+        assert_eq!(with(None).encode(&chat).unwrap(), [BOS, 97]);
+        assert_eq!(with(template(source)).encode(&text).unwrap(), [BOS, 97]);
+        assert_eq!(with(template(source)).encode(&chat).unwrap(), [BOS, 97, 257]);
+        // A template without BOS is taken at its word.
+        let silent = template(&source.replace("{{ bos_token }}", ""));
+        assert_eq!(with(silent).encode(&chat).unwrap(), [97, 257]);
+        // What continues a sequence has none.
+        assert_eq!(with(None).literal("a").unwrap(), [97]);
+        let without = runtime(Tokenizer::bytes(), None);
+        assert_eq!(without.encode(&text).unwrap(), [97]);
+        assert_eq!(without.encode(&chat).unwrap(), [97]);
+    }
+
+    #[test]
+    fn the_time_of_one_request_ends_no_other() {
+        let runtime = runtime(Tokenizer::bytes(), None);
         let over = runtime.compiling_until(Instant::now());
         let other = runtime.compiling_until(Instant::now() + Duration::from_secs(600));
         let compiles = |runtime: &Runtime| runtime.vocabulary().unwrap().compile(&Json::Object).is_ok();

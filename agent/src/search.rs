@@ -312,21 +312,43 @@ impl SearcherState {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
     use super::*;
 
-    /// Counts its results.
-    struct Counted(Arc<AtomicUsize>);
+    /// Time that a test gives to anything it waits for.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Counts its results. Searches for `hang` last until they are released, for twice [`PATIENCE`] at most.
+    #[derive(Clone, Default)]
+    struct Counted {
+        done: Arc<AtomicUsize>,
+        released: Arc<AtomicBool>,
+    }
+
+    impl Counted {
+        fn done(&self) -> usize {
+            self.done.load(SeqCst)
+        }
+
+        fn release(&self) {
+            self.released.store(true, SeqCst);
+        }
+    }
 
     impl BlockingSearch for Counted {
         fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+            let begun = Instant::now();
             match query.text.as_str() {
-                "hang" => std::thread::sleep(Duration::from_millis(400)),
+                "hang" => {
+                    while !self.released.load(SeqCst) && begun.elapsed() < 2 * PATIENCE {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
                 "panic" => std::panic::panic_any("on purpose"),
                 _ => {}
             }
-            self.0.fetch_add(1, SeqCst);
+            self.done.fetch_add(1, SeqCst);
             Ok(Evidence::of(7, query.mode, Vec::new()))
         }
 
@@ -339,93 +361,111 @@ mod tests {
         }
     }
 
-    fn searcher(limits: SearchLimits, done: &Arc<AtomicUsize>) -> Searcher {
-        Searcher::new(Counted(done.clone()), limits).unwrap()
+    fn searcher(limits: SearchLimits, counted: &Counted) -> Searcher {
+        Searcher::new(counted.clone(), limits).unwrap()
     }
 
-    fn limits(threads: usize, waiting: usize, timeout: u64) -> SearchLimits {
-        SearchLimits { threads, waiting, timeout: Duration::from_millis(timeout) }
+    fn limits(threads: usize, waiting: usize, timeout: Duration) -> SearchLimits {
+        SearchLimits { threads, waiting, timeout }
     }
 
     fn query(text: &str) -> SearchQuery {
         Query::new(text, Mode::Passage, 3).into()
     }
 
+    /// Query whose caller waits for this time from now on.
+    fn within(text: &str, time: Duration) -> SearchQuery {
+        query(text).wanted.deadline((Instant::now() + time).into_std()).into()
+    }
+
+    async fn settles(what: &str, holds: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < PATIENCE, "it never came about that {what}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     #[tokio::test]
     async fn a_search_that_hangs_stalls_nobody_else() {
-        let done = Arc::default();
-        let searcher = searcher(limits(2, 8, 100), &done);
+        let counted = Counted::default();
+        let searcher = searcher(limits(2, 8, Duration::from_secs(3)), &counted);
         let hanging = tokio::spawn({
             let searcher = searcher.clone();
             async move { searcher.search(query("hang")).await }
         });
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        settles("it runs", || searcher.running() == 1).await;
         for _ in 0..10 {
             assert!(searcher.search(query("a")).await.is_ok());
         }
-        assert_eq!(searcher.running(), 1);
+        assert!(searcher.running() <= 1);
         assert_eq!(hanging.await.unwrap(), Err(SearchError::Timeout));
+        assert_eq!(counted.done(), 10, "it still hangs");
+        counted.release();
     }
 
     #[tokio::test]
     async fn with_every_thread_stuck_callers_are_told_in_time_and_then_refused() {
-        let done: Arc<AtomicUsize> = Arc::default();
-        let searcher = searcher(limits(1, 1, 100), &done);
-        let asked = Instant::now();
+        let counted = Counted::default();
+        let searcher = searcher(limits(1, 1, Duration::from_secs(2)), &counted);
+        // Given up before the thread is replaced.
+        let soon = within("a", Duration::from_millis(500));
         let (stuck, waits, refused) =
-            tokio::join!(searcher.search(query("hang")), searcher.search(query("a")), searcher.search(query("b")));
+            tokio::join!(searcher.search(query("hang")), searcher.search(soon), searcher.search(query("b")));
         assert_eq!(
             (stuck, waits, refused),
             (Err(SearchError::Timeout), Err(SearchError::Timeout), Err(SearchError::Busy))
         );
-        assert!(asked.elapsed() < Duration::from_millis(350));
         // A search whose caller has stopped waiting is not started.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(done.load(SeqCst), 1);
+        counted.release();
+        settles("the search that hung ends", || counted.done() == 1).await;
         assert!(searcher.search(query("c")).await.is_ok());
+        assert_eq!(counted.done(), 2);
     }
 
     #[tokio::test]
     async fn threads_that_hang_are_replaced() {
-        let done: Arc<AtomicUsize> = Arc::default();
-        let searcher = searcher(limits(2, 64, 100), &done);
+        let counted = Counted::default();
+        let searcher = searcher(limits(2, 64, Duration::from_secs(3)), &counted);
         let hanging = futures::future::join_all((0..2).map(|_| searcher.search(query("hang"))));
         assert!(hanging.await.iter().all(|result| *result == Err(SearchError::Timeout)));
-        let asked = Instant::now();
         for _ in 0..20 {
             assert!(searcher.search(query("a")).await.is_ok());
         }
-        assert!(asked.elapsed() < Duration::from_millis(100), "both threads hang for 300 ms more");
-        assert_eq!(done.load(SeqCst), 20);
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!((done.load(SeqCst), searcher.running()), (22, 0), "they end, and nobody runs any more");
+        assert_eq!(counted.done(), 20, "both threads still hang");
+        counted.release();
+        settles("they end, and nobody runs any more", || counted.done() == 22 && searcher.running() == 0).await;
         assert_eq!(searcher.0.pool.free(), 2, "as many threads as before, no more and no less");
     }
 
     #[tokio::test]
     async fn a_caller_who_goes_early_leaves_nothing_stuck() {
-        let searcher = searcher(limits(1, 8, 150), &Arc::default());
-        let gone = tokio::time::timeout(Duration::from_millis(20), searcher.search(query("hang")));
+        let counted = Counted::default();
+        let searcher = searcher(limits(1, 8, PATIENCE), &counted);
+        let hanging = searcher.search(within("hang", Duration::from_secs(4)));
+        let gone = tokio::time::timeout(Duration::from_millis(100), hanging);
         assert!(gone.await.is_err());
         assert_eq!(searcher.running(), 1, "it runs on until its own deadline");
-        let asked = Instant::now();
         assert_eq!(searcher.search(query("a")).await.map(|evidence| evidence.snapshot), Ok(7));
-        assert!(asked.elapsed() < Duration::from_millis(300), "it would have taken 380 ms to its end");
+        assert_eq!(counted.done(), 1, "it still hangs");
+        counted.release();
     }
 
     #[tokio::test]
     async fn a_callers_deadline_counts_if_it_is_sooner() {
-        let searcher = searcher(limits(1, 1, 10_000), &Arc::default());
+        let counted = Counted::default();
+        let searcher = searcher(limits(1, 1, PATIENCE), &counted);
         let asked = Instant::now();
-        let soon = query("hang").wanted.deadline((asked + Duration::from_millis(30)).into_std());
-        assert_eq!(searcher.search(soon.into()).await, Err(SearchError::Timeout));
-        assert!(asked.elapsed() < Duration::from_millis(300));
+        let soon = within("hang", Duration::from_millis(30));
+        assert_eq!(searcher.search(soon).await, Err(SearchError::Timeout));
+        assert!(asked.elapsed() < PATIENCE / 2);
+        counted.release();
     }
 
     #[tokio::test]
     async fn a_panic_fails_one_search() {
         // Printing a backtrace may take a second on a busy machine.
-        let searcher = searcher(limits(1, 1, 20_000), &Arc::default());
+        let searcher = searcher(limits(1, 1, PATIENCE), &Counted::default());
         let failed = searcher.search(query("panic")).await.unwrap_err();
         assert_eq!(failed, SearchError::Failed("the search panicked: on purpose".into()));
         assert!(searcher.search(query("a")).await.is_ok());
@@ -433,16 +473,16 @@ mod tests {
 
     #[tokio::test]
     async fn what_needs_no_search_or_has_none_is_answered_at_once() {
-        let done = Arc::default();
-        let searcher = searcher(limits(1, 1, 1000), &done);
+        let counted = Counted::default();
+        let searcher = searcher(limits(1, 1, PATIENCE), &counted);
         assert_eq!(searcher.search(query("")).await.unwrap().snapshot, 7);
         let graph = Query::new("a", Mode::Graph, 3);
         assert_eq!(searcher.search(graph.into()).await, Err(SearchError::Unsupported(Mode::Graph)));
-        assert_eq!(done.load(SeqCst), 0);
+        assert_eq!(counted.done(), 0);
     }
 
     /// Counts the queries that are announced now, and all that ever were. Its searches run until `expected` queries
-    /// have been announced at the same time, for ten seconds at most.
+    /// have been announced at the same time, for [`PATIENCE`] at most.
     #[derive(Clone, Default)]
     struct Announced {
         now: Arc<AtomicUsize>,
@@ -461,7 +501,8 @@ mod tests {
 
     impl BlockingSearch for Announced {
         fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
-            for _ in 0..10_000 {
+            let begun = Instant::now();
+            while begun.elapsed() < PATIENCE {
                 self.seen.fetch_max(self.now.load(SeqCst), SeqCst);
                 if self.seen.load(SeqCst) >= self.expected.load(SeqCst) {
                     break;
@@ -489,21 +530,19 @@ mod tests {
     #[tokio::test]
     async fn waiting_queries_are_announced_until_their_searches_end() {
         let find = Announced { expected: Arc::new(AtomicUsize::new(5)), ..Announced::default() };
-        let searcher = Searcher::new(find.clone(), limits(1, 4, 20_000)).unwrap();
+        let searcher = Searcher::new(find.clone(), limits(1, 4, 2 * PATIENCE)).unwrap();
         let all = futures::future::join_all((0..5).map(|_| searcher.search(query("a")))).await;
         assert!(all.iter().all(Result::is_ok));
         assert_eq!(find.seen.load(SeqCst), 5, "those that wait for the thread too");
         assert_eq!(find.now.load(SeqCst), 0);
         // A refused search is not announced.
-        let two = Searcher::new(find.clone(), limits(1, 0, 10_000)).unwrap();
+        let two = Searcher::new(find.clone(), limits(1, 0, 2 * PATIENCE)).unwrap();
         find.expected.store(usize::MAX, SeqCst);
         let first = tokio::spawn({
             let two = two.clone();
             async move { two.search(query("a")).await }
         });
-        while two.running() == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        settles("the first runs", || two.running() == 1).await;
         assert_eq!(two.search(query("b")).await, Err(SearchError::Busy));
         find.expected.store(0, SeqCst);
         assert!(first.await.unwrap().is_ok());

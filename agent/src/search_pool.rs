@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Creates a job that signals its start and ends on a signal.
     fn held() -> (JobWork, Receiver<()>, Sender<()>) {

@@ -45,6 +45,13 @@ pub(super) fn between<'t>(text: &'t str, open: &str, close: &str) -> Option<(usi
     Some((at, &inside[..inside.find(close)?]))
 }
 
+/// Returns the text from the first `open` to the next `close`, the next `open` or the end, whichever comes first. `None`
+/// without `open`.
+fn split<'t>(text: &'t str, open: &str, close: &str) -> Option<&'t str> {
+    let inside = text.split(open).nth(1)?;
+    inside.split(close).next()
+}
+
 /// Returns the action of a turn. `request` parses the stripped text between the search tags.
 pub fn parse(turn: &str, reading: ReadingRule, request: impl Fn(&str) -> PolicySearch) -> Action {
     let search = |written: &str| Action::Search(request(written.trim()));
@@ -59,12 +66,17 @@ pub fn parse(turn: &str, reading: ReadingRule, request: impl Fn(&str) -> PolicyS
             }
         }
         ReadingRule::SearchFirst => {
-            if turn.contains("<search>") {
-                let written = between(turn, "<search>", "</search>").map(|(_, written)| written);
-                // The reference splits at opening tags first, so a nested one ends the query.
-                return written.map_or(Action::Invalid, |text| search(text.split("<search>").next().unwrap_or(text)));
+            // The reference looks for tags in any case, but splits at those in lower case (`RouteRAG.deepqa`).
+            let lower = turn.to_ascii_lowercase();
+            if lower.contains("<search>") {
+                let written = split(turn, "<search>", "</search>").filter(|_| lower.contains("</search>"));
+                return written.map_or(Action::Invalid, search);
             }
-            between(turn, "<answer>", "</answer>").map_or(Action::Invalid, |(_, text)| answer(text))
+            if !lower.contains("<answer>") || !lower.contains("</answer>") {
+                return Action::Invalid;
+            }
+            // Without a tag to split at, the reference takes the whole turn.
+            answer(split(turn, "<answer>", "</answer>").unwrap_or(turn))
         }
     }
 }
@@ -139,4 +151,33 @@ pub(super) fn without_example(instruction: &str, query: &str, answer: &str, ques
 /// mode.
 pub fn guide(offer: &AllowedActions, modes: &[&str]) -> Guide {
     Guide::turn(offer, ("<search>", "</search>"), modes, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected values follow `deepqa` of RouteRAG's `RouteRAG.py`, which fails on the third turn.
+    #[test]
+    fn evaluation_looks_for_tags_in_any_case_and_splits_at_those_in_lower_case() {
+        fn request(written: &str) -> PolicySearch {
+            PolicySearch::plain(written)
+        }
+        let search = |written: &str| Action::Search(request(written));
+        let answer = |text: &str| Action::Answer { text: text.to_owned() };
+        for (turn, action) in [
+            ("<search> a <search>b</search>", search("a")),
+            ("<search>a</Search> b", search("a</Search> b")),
+            ("<Search>a</Search>", Action::Invalid),
+            ("<search>a <answer>x</answer>", Action::Invalid),
+            ("<Search> a <answer>x</answer>", Action::Invalid),
+            ("<answer>a <answer>b</answer>", answer("a")),
+            ("<answer> a </ANSWER> b", answer("a </ANSWER> b")),
+            ("so <ANSWER>Paris</ANSWER>\n", answer("so <ANSWER>Paris</ANSWER>")),
+            ("<answer>a", Action::Invalid),
+            ("a</answer>", Action::Invalid),
+        ] {
+            assert_eq!(parse(turn, ReadingRule::SearchFirst, request), action, "{turn}");
+        }
+    }
 }

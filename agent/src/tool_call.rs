@@ -5,6 +5,7 @@
 //! other names, an incomplete call. White space between and around calls is dropped.
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::scanner::overlap;
@@ -45,7 +46,7 @@ pub enum ReplySegment {
 pub struct ToolCallText {
     /// Name of the tool.
     pub name: String,
-    /// Arguments: a JSON object as text. Integers below -2^63 or above 2^64 - 1 are rounded to floating-point numbers.
+    /// Arguments: a JSON object as the policy wrote it, without white space between its tokens.
     pub arguments: String,
 }
 
@@ -53,12 +54,33 @@ impl ToolCallText {
     /// Parses the JSON of a call. `None` if it is no call, or one whose arguments are nested too deep.
     pub(super) fn of_json(json: &str) -> Option<ToolCallText> {
         let CallJson { name, arguments } = serde_json::from_str(json).ok()?;
-        let arguments = Value::Object(arguments);
-        if is_deeper(&arguments, MAX_DEPTH) {
+        if is_deeper(&Value::Object(arguments), MAX_DEPTH) {
             return None;
         }
-        Some(ToolCallText { name, arguments: arguments.to_string() })
+        let WrittenArguments { arguments } = serde_json::from_str(json).ok()?;
+        // The text is kept, because a parsed integer of more than 64 bits is rounded.
+        let arguments = arguments.map_or_else(|| "{}".to_owned(), |written| compact(written.get()));
+        Some(ToolCallText { name, arguments })
     }
+}
+
+/// Removes the white space between the tokens of a JSON text.
+fn compact(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut quoted = false;
+    let mut escaped = false;
+    for c in json.chars() {
+        if quoted || !c.is_ascii_whitespace() {
+            out.push(c);
+        }
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            _ => {}
+        }
+    }
+    out
 }
 
 /// Returns `true` if arrays and objects in a value are nested deeper than `levels`.
@@ -102,6 +124,13 @@ struct CallJson {
     name: String,
     #[serde(default)]
     arguments: Map<String, Value>,
+}
+
+/// The arguments of a call as text.
+#[derive(Deserialize)]
+struct WrittenArguments<'a> {
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
 }
 
 impl CallScanner {
@@ -266,11 +295,20 @@ mod tests {
     }
 
     #[test]
+    fn arguments_keep_their_numbers_and_strings() {
+        let written = r#"{ "id": 123456789012345678901234, "x": [ -1.50, 2 ] , "q": "a\\ \" b " }"#;
+        let kept = r#"{"id":123456789012345678901234,"x":[-1.50,2],"q":"a\\ \" b "}"#;
+        let reply = format!("<tool_call>{{\"name\": \"look\", \"arguments\": {written}}}</tool_call>");
+        assert_eq!(read(&reply, 3, true), [call(kept)]);
+    }
+
+    #[test]
     fn what_is_no_call_of_a_tool_stays_text() {
         for reply in [
             "<tool_call>{\"name\": \"look\", arguments}</tool_call>",
             "<tool_call>{\"name\": \"leap\", \"arguments\": {}}</tool_call>",
             "<tool_call>{\"name\": \"look\", \"arguments\": [1]}</tool_call>",
+            "<tool_call>{\"name\": \"look\", \"arguments\": null}</tool_call>",
             "a <tool_call>[]</tool_call> \n<tool_call>",
             "<tool_call>{\"name\": \"look\", \"argu",
         ] {

@@ -193,9 +193,4 @@ impl Trajectory {
     pub fn valid_actions(&self) -> usize {
         self.actions.iter().filter(|acted| acted.action != Action::Invalid).count()
     }
-
-    /// Returns the number of turns that asked for a search, executed or not.
-    pub fn searches_asked(&self) -> usize {
-        self.actions.iter().filter(|acted| matches!(acted.action, Action::Search(_))).count()
-    }
 }

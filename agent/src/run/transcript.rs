@@ -103,13 +103,12 @@ impl Transcript {
 
     /// Appends given tokens.
     pub(super) fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     /// Appends a sampled token.
     pub(super) fn push(&mut self, step: &TokenStep) {
-        let logprob = Some(step.logprob);
-        self.tokens.push(Token { id: step.id, origin: Origin::Policy, logprob, forced: false });
+        self.tokens.push(Token::sampled(step));
     }
 
     /// Replaces the sampled tokens since `start` by `ids`, the encoding of the part of their text that training keeps.

@@ -95,7 +95,9 @@ impl CurrentTurn {
 
     /// Returns the observation after an invalid turn. An empty one gives no second try.
     pub(super) fn rejection(&self, setup: &EpisodeSetup) -> Vec<Injected> {
-        setup.protocol.observation(&ActionOutcome::Invalid(self.kept()), setup.settings.retrieval.format)
+        // Graph-R1 looks for a query before it cuts the turn, so the part that is not kept counts too.
+        let outcome = ActionOutcome::Invalid(self.reader.text());
+        setup.protocol.observation(&outcome, setup.settings.retrieval.format)
     }
 
     /// Returns `true` if the turn is invalid and the protocol gives no second try.

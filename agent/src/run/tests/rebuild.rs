@@ -45,7 +45,7 @@ impl Generator for NumberedSession {
     type Generation<'a> = NoEngine;
 
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     async fn generate(&mut self, _spec: Generate) -> Result<NoEngine, EngineError> {
@@ -69,7 +69,7 @@ fn a_rebuilt_sequence_stays_in_its_session_and_a_fork_has_its_own() {
     assert_eq!(source.open(SessionOptions::default()).number, 0);
     let mut sequence = GrowingSession::new(source, SessionOptions::default(), None);
     sequence.extend(&[1, 2, 3, 4], Origin::Prompt, false);
-    let visible = [1, 2, 9].map(|id| Token { id, origin: Origin::Prompt, logprob: None, forced: false });
+    let visible = [1, 2, 9].map(|id| Token::given(id, Origin::Prompt, false));
     sequence.rebuild(&visible, 2);
     let fork = sequence.fork(3).unwrap();
     assert_eq!((fork.number, fork.ids()), (2, vec![1, 2, 9]));
