@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail};
 use waymark_agent::{LoadedBase, Policy, Runtime, Search, SearchLimits, Searcher, SessionSource, WeightsSummary};
 use waymark_engine::mock::{Lines, MockBackend};
 use waymark_engine::{Engine, EngineConfig};
@@ -232,25 +232,57 @@ pub async fn policies(
 ) -> anyhow::Result<Vec<Policy>> {
     let mut policies = Vec::new();
     for dir in dirs {
-        let policy = Policy::load(dir, engine, base).await?;
-        ensure!(
-            !policies.iter().any(|other: &Policy| other.name == policy.name),
-            "two policies share the name {}",
-            policy.name
-        );
-        policies.push(policy);
+        policies.push(Policy::load(dir, engine, base).await?);
+        check_names(&policies)?;
     }
     // A loaded policy replaces a built-in one of the same name.
     for name in Policy::BUILTIN {
-        if let Some(policy) = Policy::builtin(name)
-            && !policies.iter().any(|other| other.name == policy.name)
-        {
-            // A base model that was not trained in the protocol follows it only with guided decoding.
-            let guided = !mock && policy.searches();
-            policies.push(Policy { guided, ..policy });
+        if !policies.iter().any(|other| other.name == *name) {
+            policies.extend(builtin(name, mock));
         }
     }
     Ok(policies)
+}
+
+/// Returns the built-in policy `name` as it is served over the bare base model, or over the mock. `None` if there is no
+/// such policy.
+pub fn builtin(name: &str, mock: bool) -> Option<Policy> {
+    let policy = Policy::builtin(name)?;
+    // A base model that was not trained in the protocol follows it only with guided decoding.
+    let guided = !mock && policy.searches();
+    Some(Policy { guided, ..policy })
+}
+
+/// Reads the policies in `dirs`, without their adapters and their base model, to refuse them before weights are loaded.
+///
+/// # Errors
+/// If a policy cannot be read, or two share a name.
+pub fn check_policies(dirs: &[PathBuf]) -> anyhow::Result<()> {
+    let policies: Vec<Policy> = dirs.iter().map(|dir| Policy::open(dir)).collect::<Result<_, _>>()?;
+    check_names(&policies)
+}
+
+/// Refuses policies of which two share a name.
+///
+/// # Errors
+/// Names the directories of the two.
+pub fn check_names(policies: &[Policy]) -> anyhow::Result<()> {
+    for (position, policy) in policies.iter().enumerate() {
+        if let Some(other) = policies[..position].iter().find(|other| other.name == policy.name) {
+            bail!(
+                "two policies share the name {}: {} and {}; change `name` in one `policy.toml`",
+                policy.name,
+                origin(other),
+                origin(policy)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Returns the directory of a policy, or the flag that gives a policy without a directory.
+fn origin(policy: &Policy) -> String {
+    policy.dir.as_deref().map_or_else(|| "--protocol".to_owned(), |dir| dir.display().to_string())
 }
 
 /// Script that the mock answers every question with.
@@ -261,4 +293,35 @@ fn mock_lines() -> Lines {
     ])
     .terminator("</information>\n\n")
     .terminator("Let me try again.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn two_policies_of_one_name_are_refused_with_their_directories() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = ["sft", "stage1", "other"].map(|dir| root.path().join(dir));
+        for (dir, name) in dirs.iter().zip(["small", "small", "large"]) {
+            std::fs::create_dir(dir).unwrap();
+            std::fs::write(dir.join("policy.toml"), format!("name = \"{name}\"\nprotocol = \"plain\"\n")).unwrap();
+        }
+        check_policies(&dirs[1..]).unwrap();
+        let refused = check_policies(&dirs).unwrap_err().to_string();
+        let first = dirs[0].to_str().unwrap();
+        let second = dirs[1].to_str().unwrap();
+        for words in ["share the name small", first, second, "change `name` in one `policy.toml`"] {
+            assert!(refused.contains(words), "{refused}");
+        }
+        assert!(check_policies(&[root.path().join("none")]).is_err());
+    }
+
+    #[test]
+    fn built_in_policies_that_search_are_guided_unless_over_the_mock() {
+        let guided = |name: &str, mock: bool| builtin(name, mock).map(|policy| policy.guided);
+        assert_eq!((guided("routerag", false), guided("routerag", true)), (Some(true), Some(false)));
+        assert_eq!((guided("plain", false), guided("unknown", false)), (Some(false), None));
+    }
 }

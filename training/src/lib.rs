@@ -43,6 +43,7 @@ pub mod optimizer;
 pub mod pack;
 pub mod policy_loss;
 pub mod policy_writer;
+mod question_file;
 pub mod recipe;
 pub mod reward;
 pub mod rollout;

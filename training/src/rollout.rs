@@ -49,6 +49,20 @@ impl QuestionSet {
     }
 }
 
+/// Returns the `size` training questions of a step, counted from 0. Each epoch goes through the questions of all sets in
+/// an order of its own, which `seed` decides.
+pub(crate) fn epoch_questions(
+    question_sets: &[QuestionSet],
+    seed: u64,
+    size: usize,
+    step: u64,
+) -> Vec<(&QuestionSet, &Question)> {
+    let all: Vec<(&QuestionSet, &Question)> =
+        question_sets.iter().flat_map(|set| set.questions.iter().map(move |question| (set, question))).collect();
+    let seed = |epoch| seeding::seed(seed, "questions", epoch);
+    seeding::batch(all.len(), size, step, seed).into_iter().map(|place| all[place]).collect()
+}
+
 /// Settings of a batch of rollouts.
 #[derive(Debug, Clone)]
 pub struct RolloutPlan<'a> {
@@ -308,6 +322,8 @@ impl RolloutJudge {
         let support = self.evidence.of(&evaluate::retrieved(&trajectory.evidence), &question.support);
         let without = question.without.clone();
         let sample = Sample { support, without, ..Sample::from_trajectory(trajectory, task) };
+        let template = runtime.template.as_deref();
+        let sample = sample.with_opened_thought(template, &runtime.tokenizer, policy.protocol.tags());
         // The row of a steered episode allows any forced text, but only a mode may be written for the policy.
         row.valid &= !sample.is_forced();
         (sample, row)

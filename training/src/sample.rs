@@ -3,13 +3,18 @@
 //! Supervised data and rollouts share this format, one JSON object per line of `samples.jsonl`. See
 //! [`store`](crate::store) for reading and writing.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use waymark_agent::{Action, ActionRecord, EpisodeEnd, HiddenEvidence, SearchRecord, Timings, Trajectory, Usage};
+use waymark_agent::{
+    Action, ActionRecord, EpisodeEnd, HiddenEvidence, SearchRecord, Tags, Timings, Trajectory, Usage, opened_thought,
+};
 use waymark_engine::{Origin, Token};
 use waymark_index::{Mode, TripleHit};
+use waymark_models::chat::ChatTemplate;
+use waymark_models::tokenizer::Tokenizer;
 
 /// Task of an episode: the part of a sample that does not come from its trajectory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -92,6 +97,10 @@ pub struct Sample {
     pub prompt_tokens: usize,
     /// Text after the prompt.
     pub text: String,
+    /// Tag that opens a thought at the end of the prompt, in which the text begins. `None` if the prompt does not end
+    /// with such a tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened: Option<String>,
     /// Action of each turn.
     pub actions: Vec<TurnAction>,
     /// Evidence of each search.
@@ -267,6 +276,7 @@ impl Sample {
             branch: None,
             tokenizer: None,
             text: trajectory.text,
+            opened: None,
             actions: trajectory.actions.into_iter().map(TurnAction::from).collect(),
             evidence: trajectory.evidence.iter().map(RetrievalRecord::from).collect(),
             support: None,
@@ -277,6 +287,23 @@ impl Sample {
             reward: None,
             advantage: None,
             preferred_to: Vec::new(),
+        }
+    }
+
+    /// Notes the thought that the prompt has opened, if it has opened one with a tag of the protocol.
+    #[must_use]
+    pub fn with_opened_thought(self, template: Option<&ChatTemplate>, tokenizer: &Tokenizer, tags: &Tags) -> Sample {
+        let prompt = &self.tokens[..self.prompt_tokens.min(self.tokens.len())];
+        let opened = opened_thought(template, tokenizer, tags, prompt).map(str::to_owned);
+        Sample { opened, ..self }
+    }
+
+    /// Returns the text with the tag of the thought that the prompt has opened. Format checks read this text, because a
+    /// policy that wrote the tag again would open two thoughts.
+    pub fn opened_text(&self) -> Cow<'_, str> {
+        match &self.opened {
+            Some(open) => Cow::Owned(format!("{open}{}", self.text)),
+            None => Cow::Borrowed(&self.text),
         }
     }
 

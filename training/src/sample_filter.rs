@@ -69,7 +69,8 @@ impl SampleFilter {
 }
 
 /// Returns `true` if two searches have the same mode, words and entities. Only the serving loop answers a repeated
-/// search from its cache, so `cached` alone does not tell.
+/// search from its cache, so `cached` alone does not tell. The metric `duplicates` of evaluations ignores entities: it
+/// measures what policies write, while a search for the same words about another entity is worth learning.
 fn repeats_search(sample: &Sample) -> bool {
     let mut seen = HashSet::new();
     !sample.evidence.iter().all(|found| seen.insert((found.mode, normalize(&found.query), &found.entities)))

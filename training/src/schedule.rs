@@ -73,6 +73,7 @@ mod tests {
 
     #[derive(Deserialize)]
     struct ScheduleVectors {
+        #[serde(default)]
         schedules: BTreeMap<String, Rates>,
     }
 
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn lr_schedule() {
         for ScheduleVectors { schedules } in outside::vectors("lr_schedule") {
-            assert!(!schedules.is_empty());
+            outside::require(!schedules.is_empty(), format_args!("lr_schedule has no schedules"));
             for (name, Rates { warmup_steps, rest }) in schedules {
                 let schedule = LearningRateSchedule { shape: ScheduleShape::Constant, warmup: warmup_steps, total: 0 };
                 for (count, rates) in outside::by_parameter(&rest, "lr_used_in_update_1_to_") {

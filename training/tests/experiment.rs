@@ -82,7 +82,7 @@ against = "one"
 at_most = -100.0
 interval = true
 [[endpoint]]
-metric = "support_f1"
+metric = "false_refusals"
 arm = "two"
 against = "one"
 at_least = -1.0
@@ -152,7 +152,10 @@ fn kill(mut child: Child) {
 fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     let temp = ready();
     let dir = temp.path();
-    let said = succeed(experiment(dir, "whole", &["--readme", "README.md"]));
+    let mut command = experiment(dir, "whole", &["--readme", "README.md"]);
+    // The jobs must not see this variable: their mock embedder would refuse it.
+    command.env("WAYMARK_QUERY_ARITHMETIC", "int8");
+    let said = succeed(command);
     assert!(said.contains("EM of two against one") && said.contains("the claim does not hold"), "{said}");
     let whole = report(dir, "whole");
     let read: Value = serde_json::from_str(&whole[0]).unwrap();
@@ -160,8 +163,8 @@ fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     assert_eq!(read["endpoints"][0]["passed"], true);
     assert_eq!(read["endpoints"][0]["by_seed"].as_array().unwrap().len(), 2, "one seed each, against one run");
     let undefined = &read["endpoints"][2];
-    assert_eq!((&undefined["difference"], &undefined["passed"]), (&Value::Null, &false.into()), "no support is known");
-    assert!(said.contains("SF-F1 of two against one: unknown"), "{said}");
+    assert_eq!((&undefined["difference"], &undefined["passed"]), (&Value::Null, &false.into()), "no support is found");
+    assert!(said.contains("false refusals of two against one: unknown"), "{said}");
     let similarity = &read["endpoints"][3];
     assert!(similarity["difference"].is_number() && similarity["passed"] == true, "{similarity}");
     assert_eq!(read["arms"][1]["sets"][0]["questions"], 6);
@@ -173,13 +176,13 @@ fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     let began = Instant::now();
     let mut kills = 0;
     while !dir.join("killed/report.html").exists() {
-        assert!(began.elapsed() < Duration::from_secs(300), "{kills} kills");
+        assert!(began.elapsed() < Duration::from_secs(1800), "{kills} kills");
         let mut child = experiment(dir, "killed", &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let before = finished(dir, "killed");
         // Each attempt may finish one job, and is then killed within the next.
         let attempt = Instant::now();
         while finished(dir, "killed") == before && child.try_wait().unwrap().is_none() {
-            assert!(attempt.elapsed() < Duration::from_secs(120));
+            assert!(attempt.elapsed() < Duration::from_secs(600));
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(20 * kills));
@@ -205,14 +208,20 @@ fn what_changed_since_the_start_is_named() {
     let child = experiment(dir, "out", &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let began = Instant::now();
     while !dir.join("out/inputs.json").exists() {
-        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(300));
         std::thread::sleep(Duration::from_millis(5));
     }
     kill(child);
-    let refused = |words: &str| {
-        let output = experiment(dir, "out", &[]).output().unwrap();
+    let refused_with = |device: Option<&str>, words: &str| {
+        let mut command = experiment(dir, "out", &[]);
+        if let Some(device) = device {
+            command.env("WAYMARK_ROLLOUT_DEVICE", device);
+        }
+        let output = command.output().unwrap();
         assert!(!output.status.success() && stderr(&output).contains(words), "{}", stderr(&output));
     };
+    let refused = |words: &str| refused_with(None, words);
+    refused_with(Some("cpu"), "the variable WAYMARK_ROLLOUT_DEVICE differs");
     let questions = fs::read_to_string(dir.join("words.jsonl")).unwrap();
     fs::write(dir.join("words.jsonl"), questions.replace("w3 w3", "w4 w4")).unwrap();
     refused("words.jsonl differs from what the experiment was started with");
@@ -224,6 +233,8 @@ fn what_changed_since_the_start_is_named() {
     refused("the description differs");
     fs::write(dir.join("tiny.toml"), DESCRIPTION.replace("at_least = -1.0", "at_last = -1.0")).unwrap();
     refused("tiny.toml: endpoint[0].at_last: unknown field");
+    fs::write(dir.join("tiny.toml"), DESCRIPTION.replace("false_refusals", "support_f1")).unwrap();
+    refused("tiny.toml: endpoint[2].metric: SF-F1 is undefined on the set words");
     fs::write(dir.join("tiny.toml"), DESCRIPTION.replace("sft.epochs=6", "sft.epoch=6")).unwrap();
     refused("tiny.toml: stage[1].recipe: recipe.toml: sft.epoch: unknown field");
 }

@@ -20,7 +20,7 @@ pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetC
 pub use log::LogFormat;
 pub use model::{ModelArgs, ModelConfig, StepSize};
 pub use reranker::{RerankerArgs, RerankerConfig};
-pub use retrieval::{DEFAULT_SCRUB, IndexPlace, RetrievalArgs, RetrievalConfig};
+pub use retrieval::{DEFAULT_SCRUB, IndexPlace, RetrievalArgs, RetrievalConfig, local_index};
 pub use size::{Size, seconds};
 
 /// Error returned for a combination of flags that contradicts itself.
@@ -76,6 +76,9 @@ pub enum ConfigError {
     /// An arithmetic or a precision is given for the mock, which computes nothing.
     #[error("--mock does not take --arithmetic or --kv: it computes nothing")]
     MockWithArithmetic,
+    /// The duration of the mock's steps is given without the mock.
+    #[error("--mock-step-ms {0} is the pace of the mock: add --mock, or leave it out")]
+    StepWithoutMock(u64),
     /// The policy that decides on the base model cannot be read.
     #[error(transparent)]
     Policy(#[from] waymark_agent::AgentError),

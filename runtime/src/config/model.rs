@@ -69,7 +69,7 @@ pub struct ModelArgs {
     pub mock: bool,
 
     /// Duration of each step of the mock, in milliseconds, for load tests at the pace of a model.
-    #[arg(long, env = "WAYMARK_MOCK_STEP_MS", default_value_t = 0, requires = "mock")]
+    #[arg(long, env = "WAYMARK_MOCK_STEP_MS", default_value_t = 0)]
     pub mock_step_ms: u64,
 
     /// Folder for downloaded weights. The default is the user's cache directory.
@@ -160,11 +160,15 @@ impl ModelArgs {
     /// Resolves the flags; `first` is the directory of the first policy.
     ///
     /// # Errors
-    /// If a number is zero, a step cannot hold a batch, `--mock` is combined with `--arithmetic` or `--kv`, or no base
-    /// model can be found for the policy.
+    /// If a number is zero, a step cannot hold a batch, `--mock` is combined with `--arithmetic` or `--kv`, the pace of
+    /// the mock is given without `--mock`, or no base model can be found for the policy.
     pub fn resolve(self, first: Option<&Path>) -> Result<ModelConfig, ConfigError> {
         if self.mock && (self.device.arithmetic.is_some() || self.device.kv.is_some()) {
             return Err(ConfigError::MockWithArithmetic);
+        }
+        // Checked here rather than by clap, for which a 0 from the environment or a file would need `--mock` too.
+        if self.mock_step_ms > 0 && !self.mock {
+            return Err(ConfigError::StepWithoutMock(self.mock_step_ms));
         }
         at_least_one(&[
             // Absent flags must not count as zero.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
 use super::{
     ConfigError, EmbedderArgs, EmbedderConfig, FactFilterArgs, FactFilterConfig, RerankerArgs, RerankerConfig,
     or_cores, seconds,
@@ -79,6 +81,20 @@ impl FromStr for IndexPlace {
             _ => Self { name: None, dir: text.into() },
         })
     }
+}
+
+/// Returns the parser of the directory of an index for commands that read it themselves. Refuses the URL of snapshots,
+/// which servers alone fetch.
+pub fn local_index() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|dir| {
+        let text = dir.to_string_lossy().into_owned();
+        if text.contains("://") {
+            return Err(format!(
+                "only servers (`waymark serve`) take a URL: fetch the index first by `waymark index pull {text} DIR`"
+            ));
+        }
+        Ok(dir)
+    })
 }
 
 /// Configuration of retrieval.
@@ -165,6 +181,20 @@ fn named_indexes(mut places: Vec<IndexPlace>) -> Result<(Option<IndexPlace>, Vec
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_url_is_no_directory_of_an_index() {
+        let read = |value: &str| {
+            let flag = clap::Arg::new("index").value_parser(local_index());
+            let matches = clap::Command::new("search").no_binary_name(true).arg(flag).try_get_matches_from([value]);
+            matches.map(|mut matches| matches.remove_one::<PathBuf>("index"))
+        };
+        assert_eq!(read("dir/a=b").unwrap(), Some(PathBuf::from("dir/a=b")));
+        for url in ["file:///srv/x", "s3://bucket/x"] {
+            let refused = read(url).unwrap_err().to_string();
+            assert!(refused.contains(&format!("waymark index pull {url} DIR")), "{refused}");
+        }
+    }
 
     #[test]
     fn the_index_without_a_name_or_the_first_is_the_default() {

@@ -53,11 +53,6 @@ impl Interval {
         let beyond = means.len() / 40;
         Some(Interval { low: *means.get(beyond)?, high: *means.get(means.len() - 1 - beyond)? })
     }
-
-    /// Returns `true` if the interval does not contain zero.
-    pub fn excludes_zero(&self) -> bool {
-        self.low > 0.0 || self.high < 0.0
-    }
 }
 
 /// Returns the mean of one resample of runs and questions. `None` if the drawn questions have no value in a stratum.
@@ -150,6 +145,5 @@ mod tests {
         let small = vec![1.0; 10];
         assert_eq!(Interval::of_strata(&[&large, &small, &[]]), Interval { low: 0.5, high: 0.5 });
         assert_eq!(Interval::of_strata(&[]), Interval::default());
-        assert!(Interval { low: 0.1, high: 0.2 }.excludes_zero() && !Interval { low: -0.1, high: 0.2 }.excludes_zero());
     }
 }

@@ -137,7 +137,7 @@ fn fields(set: &str, summary: &Summary, compared: Option<&PairedComparison>) -> 
         mean.retrieval_seconds,
         mean.prompt_tokens,
         mean.thinking_tokens(),
-        mean.environment_tokens,
+        mean.evidence_tokens,
         summary.content_per_retrieval,
     ];
     fields.extend(numbers.map(number));

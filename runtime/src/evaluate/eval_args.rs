@@ -21,7 +21,7 @@ use super::eval_run::{EvalRun, QuestionFile};
 use super::report_file::ReportFile;
 use super::{EvaluationPlan, EvaluationReport, Question, csv, plot};
 use crate::assembly;
-use crate::config::{Device, DeviceConfig, EmbedderArgs, ModelConfig, Size, base_model, cores};
+use crate::config::{Device, DeviceConfig, EmbedderArgs, ModelConfig, Size, base_model, cores, local_index};
 use crate::environment::key_in;
 use crate::remote::ChatEndpoint;
 use crate::trusted_roots::TrustedRoots;
@@ -40,7 +40,7 @@ pub struct PolicyArgs {
     policies: Vec<String>,
 
     /// Directory of the index to search: one per `--questions`, or one for all of them.
-    #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "DIR", required = true)]
+    #[arg(long = "index", env = "WAYMARK_INDEX", value_name = "DIR", required = true, value_parser = local_index())]
     indexes: Vec<PathBuf>,
 
     /// Questions: JSON lines with `question`, `answers`, and optionally `id`, `type`, `supporting` (IDs) and
@@ -327,11 +327,10 @@ impl PolicyArgs {
         }
         let known = Policy::BUILTIN.join(", ");
         let baselines = Baseline::names().collect::<Vec<_>>().join(", ");
-        let policy = Policy::builtin(spec).with_context(|| {
+        let policy = assembly::builtin(spec, self.mock).with_context(|| {
             format!("unknown policy {spec:?}: expected a directory, one of {known}, or a baseline: {baselines}")
         })?;
-        // As in serving: a base model that was not trained in the protocol follows it only with guided decoding.
-        Ok(Contender::Policy(Box::new(Policy { guided: !self.mock && policy.searches(), ..policy })))
+        Ok(Contender::Policy(Box::new(policy)))
     }
 
     /// Parameters of the evaluation. Refuses invalid sampling parameters; a policy's own were checked when it was

@@ -40,6 +40,7 @@ pub use report::{EvaluationReport, FailedPolicy, LeftOutMetric, OracleSummary, S
 pub use report_file::{LabeledRow, ReportFile};
 pub use row::{EpisodeRow, SearchCounts, SearchEntry, TokenCounts, priced, retrieved};
 pub use search_method::SearchMethod;
+pub use similarity::TextSimilarity;
 pub use summary::{Estimate, PerEpisode, Summary};
 pub use table::print;
 

@@ -7,7 +7,8 @@ use waymark_agent::metric::{
     Cost, PricedSearch, Unsupported, declines, exact_match, f1, normalize, r1_searcher, support_f1,
 };
 use waymark_agent::{
-    AgentError, EpisodeEnd, Policy, ReadingRule, Runtime, SearchRecord, SegmentKind, SessionSource, Trajectory,
+    ActionRecord, AgentError, EpisodeEnd, Policy, ReadingRule, Runtime, SearchRecord, SegmentKind, SessionSource,
+    Trajectory,
 };
 use waymark_engine::{Origin, Token};
 use waymark_index::Mode;
@@ -66,7 +67,8 @@ pub struct EpisodeRow {
     pub turns: usize,
     /// Number of searches by mode.
     pub searches: SearchCounts,
-    /// Number of searches that repeat the mode and the words of an earlier one.
+    /// Number of searches that repeat the mode and the words of an earlier one. Ignores entities, unlike the filter of
+    /// `train keep`.
     #[serde(default)]
     pub duplicates: usize,
     /// Total duration of the searches, in seconds.
@@ -121,6 +123,10 @@ pub struct TokenCounts {
     pub forced: usize,
     /// Put in by the environment.
     pub environment: usize,
+    /// Tokens of the environment that showed what a search found. `None` in rows of baselines, whose environment shows
+    /// nothing else, and in rows written before this field existed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<usize>,
 }
 
 /// A search of an episode.
@@ -179,7 +185,8 @@ impl EpisodeRow {
             answer: answer.map(str::to_owned),
             searches: SearchCounts::of(evidence),
             duplicates: duplicates(evidence),
-            cost: evidence.iter().map(|found| cost.of(&priced(found))).sum(),
+            // The empty sum of `f64` is −0 in Rust; adding 0 keeps it from being shown as "-0.00".
+            cost: evidence.iter().map(|found| cost.of(&priced(found))).sum::<f64>() + 0.0,
             evidence: evidence.iter().map(SearchEntry::from).collect(),
             ..EpisodeRow::asked(question)
         }
@@ -305,13 +312,54 @@ impl TokenCounts {
             sampled: policy(false),
             forced: policy(true),
             environment: trajectory.usage.environment_tokens,
+            evidence: Some(evidence_tokens(trajectory)),
         }
     }
+
+    /// Returns the number of content tokens, as TeaRAG counts them: those of evidence, or all of the environment where
+    /// evidence was not counted.
+    pub fn content(&self) -> usize {
+        self.evidence.unwrap_or(self.environment)
+    }
+}
+
+/// Returns the number of tokens that showed what a search found. The environment also replies to invalid turns, failed
+/// searches and withdrawals.
+fn evidence_tokens(trajectory: &Trajectory) -> usize {
+    let showed = |acted: &ActionRecord| {
+        trajectory.evidence.iter().any(|found| found.turn == acted.turn && found.error.is_none())
+    };
+    // Each action that is executed and does not end the episode gets one reply, in order.
+    let replied = trajectory.actions.iter().filter(|acted| acted.executed && !acted.action.ends());
+    let runs = trajectory.response().chunk_by(|one, other| one.origin == other.origin);
+    let replies = runs.filter(|run| run[0].origin == Origin::Environment);
+    replied.zip(replies).filter(|(acted, _)| showed(acted)).map(|(_, reply)| reply.len()).sum()
 }
 
 impl From<&SearchRecord> for SearchEntry {
     fn from(found: &SearchRecord) -> SearchEntry {
         let passages = found.hits.iter().map(|hit| hit.passage.id.clone()).collect();
         SearchEntry { mode: found.mode, query: found.query.clone(), passages, seconds: found.seconds }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_episode_without_searches_costs_zero_without_a_sign() {
+        for cost in [Cost::default(), Cost::WallTime] {
+            let row = EpisodeRow::scored(&Question::default(), Some("Paris"), &[], &cost);
+            assert_eq!(format!("{:.2}", row.cost), "0.00");
+        }
+    }
+
+    #[test]
+    fn rows_of_older_versions_count_all_tokens_of_the_environment() {
+        let older = r#"{"prompt": 9, "sampled": 5, "forced": 0, "environment": 7}"#;
+        let read = |text: &str| serde_json::from_str::<TokenCounts>(text).map(|tokens| tokens.content()).ok();
+        assert_eq!(read(older), Some(7));
+        assert_eq!(read(&older.replace('}', r#", "evidence": 4}"#)), Some(4));
     }
 }

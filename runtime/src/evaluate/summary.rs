@@ -119,6 +119,9 @@ pub struct PerEpisode {
     pub forced_tokens: f64,
     /// Tokens injected by the environment.
     pub environment_tokens: f64,
+    /// Tokens of the environment that showed what searches found. 0 in reports of versions that did not count them.
+    #[serde(default)]
+    pub evidence_tokens: f64,
     /// Seconds to the first token.
     pub first_token: f64,
 }
@@ -133,7 +136,7 @@ impl Summary {
         };
         let mut times: Vec<f64> = ran.iter().map(|row| row.seconds).collect();
         let verdicts = || ran.iter().filter_map(|row| row.verdict.as_ref());
-        let content: usize = ran.iter().map(|row| row.tokens.environment).sum();
+        let content: usize = ran.iter().map(|row| row.tokens.content()).sum();
         let searches: usize = ran.iter().map(|row| row.evidence.len()).sum();
         let sampled: usize = ran.iter().map(|row| row.tokens.sampled).sum();
         Summary {
@@ -194,7 +197,8 @@ impl Estimate {
         let known: Vec<&Estimate> = estimates.iter().filter(|estimate| estimate.count > 0).collect();
         let count = known.len().max(1) as f64;
         Estimate {
-            mean: known.iter().map(|estimate| estimate.mean).sum::<f64>() / count,
+            // 0 is added as in `of`.
+            mean: (known.iter().map(|estimate| estimate.mean).sum::<f64>() + 0.0) / count,
             // The error of a mean of independent estimates.
             error: known.iter().map(|estimate| estimate.error.powi(2)).sum::<f64>().sqrt() / count,
             count: known.iter().map(|estimate| estimate.count).sum(),
@@ -204,7 +208,8 @@ impl Estimate {
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Estimate {
         let values: Vec<f64> = values.collect();
         let count = values.len();
-        let mean = values.iter().sum::<f64>() / count.max(1) as f64;
+        // The sum of no values is −0, which would be shown as "-0.0".
+        let mean = (values.iter().sum::<f64>() + 0.0) / count.max(1) as f64;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         // Standard error of the mean with Bessel's correction.
         let error = if count > 1 { (squares / (count - 1) as f64 / count as f64).sqrt() } else { 0.0 };
@@ -219,14 +224,17 @@ impl PerEpisode {
     }
 
     /// Returns the number of thinking tokens, as TeaRAG counts them: all that the policy wrote, sampled or forced. The
-    /// content tokens are those of the environment.
+    /// content tokens are those of evidence.
     pub fn thinking_tokens(&self) -> f64 {
         self.sampled_tokens + self.forced_tokens
     }
 
     fn of(rows: &[&EpisodeRow]) -> PerEpisode {
-        let mean =
-            |value: fn(&EpisodeRow) -> f64| rows.iter().map(|row| value(row)).sum::<f64>() / rows.len().max(1) as f64;
+        let mean = |value: fn(&EpisodeRow) -> f64| {
+            // The sum of no rows is −0, which would be shown as "-0.00".
+            let total = rows.iter().map(|row| value(row)).sum::<f64>() + 0.0;
+            total / rows.len().max(1) as f64
+        };
         PerEpisode {
             turns: mean(|row| row.turns as f64),
             passage: mean(|row| row.searches.passage as f64),
@@ -243,8 +251,22 @@ impl PerEpisode {
             sampled_tokens: mean(|row| row.tokens.sampled as f64),
             forced_tokens: mean(|row| row.tokens.forced as f64),
             environment_tokens: mean(|row| row.tokens.environment as f64),
+            evidence_tokens: mean(|row| row.tokens.content() as f64),
             // An episode without any token has waited for one until its end.
             first_token: mean(|row| row.first_token.unwrap_or(row.seconds)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_of_nothing_have_no_sign() {
+        let summary = Summary::of("p", &EvaluationOutcome { rows: Vec::new(), seconds: 0.0 });
+        for mean in [summary.mean.cost, summary.mean.turns, summary.em.mean, Estimate::of_sets(&[]).mean] {
+            assert_eq!(format!("{mean:.2}"), "0.00");
         }
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn print_measures(summaries: &[Summary], out: &mut impl Write) -> io:
             known(&summary.judged_correct),
             known(&summary.judged_quality),
             summary.mean.thinking_tokens(),
-            summary.mean.environment_tokens,
+            summary.mean.evidence_tokens,
             summary.content_per_retrieval,
             summary.mean.duplicates,
             share(summary.abstention.false_answers()),

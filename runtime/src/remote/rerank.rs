@@ -59,7 +59,8 @@ struct EndpointScore {
 impl RerankEndpoint {
     /// Creates a client of the reranker `model` at `url`. A URL that ends in `/rerank` without a version before it is
     /// asked in the form of text-embeddings-inference, any other in that of Cohere and Jina, at `/v1/rerank` unless the
-    /// URL says otherwise. A reranking fails after `timeout`, however many requests it takes.
+    /// URL says otherwise. A request fails after `timeout`, together with its retries. Documents that do not fit into
+    /// one request are sent in several, one after another, each with a `timeout` of its own.
     ///
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.
@@ -105,12 +106,15 @@ impl RerankEndpoint {
         }
     }
 
-    /// Scores one request's documents, and tries again where that may help. `begun` is the beginning of the reranking.
-    fn ask(&self, query: &str, documents: &[&str], begun: Instant) -> Result<Vec<f32>, CompleteError> {
+    /// Scores one request's documents, and tries again where that may help.
+    fn ask(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>, CompleteError> {
         let body = self.body(query, documents);
+        let timeout = self.client.timeout();
+        let begun = Instant::now();
         let mut attempt = 0;
         loop {
-            let left = self.client.timeout().saturating_sub(begun.elapsed()).max(FIRST_WAIT);
+            // The wait before an attempt may have taken longer than it should.
+            let left = timeout.saturating_sub(begun.elapsed()).max(FIRST_WAIT.min(timeout));
             let error = match self.once(&body, documents.len(), left) {
                 Err(error @ CompleteError::Transient { .. }) => error,
                 result => return result,
@@ -118,8 +122,9 @@ impl RerankEndpoint {
             attempt += 1;
             let CompleteError::Transient { after, .. } = &error else { return Err(error) };
             let wait = after.unwrap_or(FIRST_WAIT * (1 << (attempt - 1)));
-            // A search waits for the reply, so that all requests and attempts share the time of one.
-            if attempt == ATTEMPTS || begun.elapsed().saturating_add(wait) >= self.client.timeout() {
+            // A search waits for the reply, so that all attempts share the time of one. An attempt without time would
+            // fail for another reason than the endpoint's.
+            if attempt == ATTEMPTS || begun.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > timeout {
                 return Err(error);
             }
             tracing::warn!(%error, attempt, "the reranker did not answer");
@@ -165,9 +170,8 @@ impl Rerank for RerankEndpoint {
     fn rerank(&self, query: &str, documents: &[&str]) -> Result<Vec<RerankScore>, RerankError> {
         let most = if self.form == RerankForm::Tei { TEI_DOCUMENTS } else { DOCUMENTS };
         let mut scores = Vec::with_capacity(documents.len());
-        let begun = Instant::now();
         for chunk in documents.chunks(most) {
-            scores.extend(self.ask(query, chunk, begun)?);
+            scores.extend(self.ask(query, chunk)?);
         }
         // Some servers return logits. One score out of range shows that all are logits.
         let raw = scores.iter().any(|score| !(0.0..=1.0).contains(score));

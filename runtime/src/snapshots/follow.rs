@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use waymark_index::MANIFEST;
+
 use super::remote::RemoteIndex;
 use super::replica::Replica;
 use super::{SnapshotError, SnapshotLocation};
@@ -10,11 +12,15 @@ use super::{SnapshotError, SnapshotLocation};
 /// Maximum pause between two checks after failures.
 const SELDOM: Duration = Duration::from_secs(30);
 
+/// Pause between two checks for the first snapshot that another process fetches.
+const FIRST: Duration = Duration::from_millis(200);
+
 /// Folder of the replicas in the cache.
 const REPLICAS: &str = "replicas";
 
 /// Fetches the newest snapshot from `location` into the folder `cache`, and follows it as long as the async runtime
 /// runs. Returns the directory of the index. If the object store cannot be reached, an earlier snapshot is served.
+/// While another process fetches the first snapshot into the same cache, waits for that snapshot.
 ///
 /// # Errors
 /// If neither the object store nor the cache has a snapshot, or if the folder cannot be used.
@@ -23,26 +29,44 @@ pub async fn local_copy(
     cache: &Path,
     interval: Duration,
 ) -> Result<PathBuf, SnapshotError> {
-    let hash = blake3::hash(location.to_string().as_bytes()).to_hex();
-    let dir = cache.join(REPLICAS).join(format!("{}-{}", location.name(), &hash[..12]));
+    let dir = replica_dir(location, cache);
     let remote = RemoteIndex::open(location)?;
-    let replica = match open(&dir, &remote) {
-        Ok(mut replica) => {
-            match replica.refresh().await {
-                Ok(report) => tracing::info!(place = %location, ?report, "fetched the newest snapshot"),
-                Err(error) if replica.holds_index() => {
-                    tracing::warn!(place = %location, %error, "cannot fetch the newest snapshot: serving an earlier one");
-                }
-                Err(error) => return Err(error),
+    let mut replica = open_or_share(&dir, &remote).await?;
+    if let Some(replica) = &mut replica {
+        match replica.refresh().await {
+            Ok(report) => tracing::info!(place = %location, ?report, "fetched the newest snapshot"),
+            Err(error) if replica.holds_index() => {
+                tracing::warn!(place = %location, %error, "cannot fetch the newest snapshot: serving an earlier one");
             }
-            Some(replica)
+            Err(error) => return Err(error),
         }
-        // Another process fetches into the directory, for this one too. This one takes over when the other ends.
-        Err(SnapshotError::InUse(_)) => None,
-        Err(error) => return Err(error),
-    };
+    }
     tokio::spawn(follow(replica, dir.clone(), remote, interval));
     Ok(dir)
+}
+
+/// Returns the directory of the replica of `location` in the folder `cache`.
+pub(super) fn replica_dir(location: &SnapshotLocation, cache: &Path) -> PathBuf {
+    let hash = blake3::hash(location.to_string().as_bytes()).to_hex();
+    cache.join(REPLICAS).join(format!("{}-{}", location.name(), &hash[..12]))
+}
+
+/// Opens a replica in the cache. `None` if another process fetches into the directory, for this one too: this one takes
+/// over when the other ends. Waits until the directory holds a snapshot then.
+async fn open_or_share(dir: &Path, remote: &RemoteIndex) -> Result<Option<Replica>, SnapshotError> {
+    let mut has_told = false;
+    loop {
+        match open(dir, remote) {
+            Err(SnapshotError::InUse(_)) if dir.join(MANIFEST).exists() => return Ok(None),
+            Err(SnapshotError::InUse(_)) => {}
+            opened => return opened.map(Some),
+        }
+        if !has_told {
+            tracing::info!(dir = %dir.display(), "another process fetches the first snapshot: waiting for it");
+            has_told = true;
+        }
+        tokio::time::sleep(FIRST).await;
+    }
 }
 
 /// Opens a replica in the cache. An index in the cache is never changed locally, so that one that differs from its

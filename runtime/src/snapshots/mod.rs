@@ -49,7 +49,7 @@ pub enum SnapshotError {
     #[error("invalid place of snapshots {0:?}: expected `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder")]
     Location(String),
     /// The object store returned an error.
-    #[error("the object store failed: {0}")]
+    #[error("the object store failed: {0}{remedy}", remedy = remedy(.0))]
     Store(#[from] object_store::Error),
     /// A local file cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
@@ -114,6 +114,18 @@ impl SnapshotError {
     /// Returns `true` if a local file is missing, as it is when a commit has replaced it.
     fn is_missing_file(&self) -> bool {
         matches!(self, SnapshotError::File { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Address that a client of S3 asks for credentials if the environment has none.
+const INSTANCE_METADATA: &str = "169.254.169.254";
+
+/// Returns the end of the message of an error whose text does not tell its remedy. Empty for other errors.
+fn remedy(error: &object_store::Error) -> &'static str {
+    if error.to_string().contains(INSTANCE_METADATA) {
+        "; there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    } else {
+        ""
     }
 }
 

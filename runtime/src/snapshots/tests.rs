@@ -1,6 +1,7 @@
 //! Tests of a writer and its replicas, over a folder and, if a server is given, over S3.
 #![allow(clippy::unwrap_used)]
 
+mod follow;
 mod lineage;
 mod local_index;
 mod resume;
@@ -41,6 +42,17 @@ fn built(count: usize) -> TempDir {
 fn add(dir: &Path, number: usize) {
     let options = CommitOptions { append_from: 0, ..CommitOptions::default() };
     commit(dir, &Embedding::Mock, Changes::upsert([document(number)]), &options, &()).unwrap();
+}
+
+#[test]
+fn missing_credentials_are_named() {
+    let failed = |reason: &str| {
+        let source = reason.to_owned().into();
+        SnapshotError::from(object_store::Error::Generic { store: "S3", source }).to_string()
+    };
+    let unknown = failed("Error performing PUT http://169.254.169.254/latest/api/token in 3 s");
+    assert!(unknown.contains("AWS_ACCESS_KEY_ID"), "{unknown}");
+    assert!(!failed("Error performing PUT https://s3.example.org/bucket").contains("AWS_"));
 }
 
 fn remote(place: &Path) -> RemoteIndex {

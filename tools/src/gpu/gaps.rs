@@ -89,7 +89,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_gaps_between_the_last_beginning_and_the_first_end_count() {
-        let backend = MockBackend::random(1, 259).with_overlap().with_time(Duration::from_millis(2), Duration::ZERO);
+        let backend = MockBackend::random(1, 259).with_overlap().with_time(Duration::from_millis(20), Duration::ZERO);
         let engine = Engine::start(Box::new(backend), EngineConfig::default(), Tokenizer::bytes().table()).unwrap();
         let gaps = DecodeGaps::new(&engine, 2);
         let never = DecodeGaps::new(&engine, 2);

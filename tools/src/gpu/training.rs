@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use waymark_models::ModelError;
-use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, Slope, Tune};
+use waymark_models::gradient::{Learner, Lora, Module, Pack, Score, ScoredModel, Slope, Tune};
 
 use super::compare::prompts;
 use super::report::TrainingCheck;
@@ -96,7 +96,7 @@ fn step(learner: &mut Learner, pack: &Pack) -> Result<TrainingStep, ModelError> 
     learner.change(|values, gradients| {
         values.iter_mut().zip(gradients).for_each(|(value, gradient)| *value -= rate * *gradient);
     });
-    let after = learner.score(pack, false)?;
+    let after = learner.score(pack, ScoredModel::Adapted)?;
     let losses = [loss(&scores), loss(&after)];
     let scores = scores.iter().flat_map(|score| [score.logprob, score.entropy]).collect();
     Ok(TrainingStep { scores, gradients, losses, seconds })

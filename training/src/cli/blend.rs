@@ -21,9 +21,10 @@ use crate::run::MetricsRow;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  train blend --recipe training/recipes/routerag-smollm2.toml --from runs/stage1 --to runs/stage2 --share 0.6 \\
-              --out runs/between
-  train eval --policy runs/stage1/policy --policy runs/between --questions eval.jsonl --index corpus.index")]
+  train blend --recipe training/recipes/routerag-smollm2.toml \\
+      --from runs/stage1 --to runs/stage2 --share 0.6 --out runs/between
+  train eval --policy runs/stage1/policy --policy runs/between \\
+      --questions eval.jsonl --index corpus.index")]
 pub(crate) struct Args {
     #[command(flatten)]
     recipe_args: RecipeArgs,
@@ -54,9 +55,9 @@ impl Args {
         let recipe = self.recipe_args.open()?;
         // The only pass through the model is that of the fingerprint, so the CPU is enough.
         let (mut learner, base) = compute_args::load_on_cpu(&recipe, &self.host_args)?;
-        let (_, first) = initial_policy::load("--from", &self.from, &recipe, &base, &mut learner)?;
+        let first = initial_policy::load("--from", &self.from, &recipe, &base, &mut learner)?;
         let from = learner.values().to_vec();
-        let (before, second) = initial_policy::load("--to", &self.to, &recipe, &base, &mut learner)?;
+        let second = initial_policy::load("--to", &self.to, &recipe, &base, &mut learner)?;
         let distance = mean_distance(&from, learner.values());
         if self.recipe_args.dry_run {
             return Ok(writeln!(
@@ -67,10 +68,16 @@ impl Args {
         }
         let values = between(&from, learner.values(), self.share as f32);
         learner.set_values(&values)?;
-        let data = [(&self.from, first), (&self.to, second)].map(|(dir, hash)| (dir.display().to_string(), hash));
+        let data = [(&self.from, first.hash), (&self.to, second.hash)];
+        let data = data.map(|(dir, hash)| (dir.display().to_string(), hash));
         let row = MetricsRow::new(0, "blend", 0.0).with("share", self.share).with("apart", distance);
-        let record =
-            TrainingRecord { kind: "blend", data: data.to_vec(), before, rows: vec![row], ..TrainingRecord::default() };
+        let record = TrainingRecord {
+            kind: "blend",
+            data: data.to_vec(),
+            before: second.record,
+            rows: vec![row],
+            ..TrainingRecord::default()
+        };
         policy_writer::write(&self.out, &learner, &recipe, &record, base.policy_base())?;
         policy_writer::add_fingerprint_if_possible(&self.out, &mut learner, base.policy_base());
         Ok(writeln!(io::stdout(), "{}", self.out.display())?)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use toml::{Table, Value};
 use waymark_index::{Embed, LiveIndex, OpenOptions};
 use waymark_models::chat::ChatTemplate;
@@ -34,7 +34,7 @@ use crate::store;
 
 /// Version of the lesson builder, stored in the facts. It is incremented whenever the same recipe and data yield other
 /// lessons, so that no build resumes the output of an older builder.
-const BUILDER: i64 = 6;
+const BUILDER: i64 = 7;
 
 /// Builds trajectories for the cold start.
 ///
@@ -45,8 +45,9 @@ const BUILDER: i64 = 6;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  train data --recipe training/recipes/cold_start.toml --data data --indexes indexes \\
-             --out cold/samples.jsonl --held-out cold/held_out.jsonl")]
+  train data --recipe training/recipes/cold_start.toml \\
+      --data data --indexes indexes \\
+      --out cold/samples.jsonl --held-out cold/held_out.jsonl")]
 pub(crate) struct Args {
     /// Path to the recipe of the data.
     #[arg(long, value_name = "FILE")]
@@ -105,6 +106,7 @@ impl Args {
     pub(crate) fn run(self, log: Option<&str>) -> anyhow::Result<()> {
         logging::start(log, "warn", LogFormat::Text)?;
         let recipe = DataRecipe::read(&self.recipe, &self.set)?.skipping(&self.skip)?;
+        self.check_files(&recipe)?;
         let mut contamination = ContaminationFilter::default();
         for path in &recipe.measured {
             contamination.add(&rows::<SourceQuestion>(&self.data.join(path))?);
@@ -151,6 +153,23 @@ impl Args {
             }
         }
         write!(io::stdout(), "{stats}")?;
+        Ok(())
+    }
+
+    /// Refuses a folder of data sets in which a file of the recipe is missing.
+    fn check_files(&self, recipe: &DataRecipe) -> anyhow::Result<()> {
+        let of_source = |source: &LessonSource| {
+            let optional = [source.questions.clone(), source.triples.clone()];
+            std::iter::once(source.corpus.clone()).chain(optional.into_iter().flatten())
+        };
+        for path in recipe.measured.iter().cloned().chain(recipe.sources.iter().flat_map(of_source)) {
+            let path = self.data.join(path);
+            ensure!(
+                path.exists(),
+                "{} is missing: docs/training.md tells under \"Data\" how to make the folder of --data",
+                path.display()
+            );
+        }
         Ok(())
     }
 
@@ -319,6 +338,25 @@ lessons = 3
 held_out = 1
 variants = 1
 "#;
+
+    #[test]
+    fn a_missing_file_is_named_with_the_place_that_tells_how_to_make_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+        let recipe = path("recipe.toml");
+        fs::write(&recipe, RECIPE).unwrap();
+        let data = path("");
+        let out = path("samples.jsonl");
+        let held_out = path("held_out.jsonl");
+        let flags = ["data", "--recipe", &recipe, "--data", &data, "--indexes", &data, "--out", &out];
+        let flags = flags.into_iter().chain(["--held-out", &held_out]);
+        let args = DataFlags::try_parse_from(flags).unwrap().args;
+        let recipe = DataRecipe::read(&args.recipe, &args.set).unwrap();
+        let refused = args.check_files(&recipe).unwrap_err().to_string();
+        assert!(refused.contains("corpus.jsonl is missing") && refused.contains("docs/training.md"), "{refused}");
+        fs::write(temp.path().join("corpus.jsonl"), "").unwrap();
+        args.check_files(&recipe).unwrap();
+    }
 
     #[test]
     fn a_whole_build_does_not_go_on_after_a_quick_look() {

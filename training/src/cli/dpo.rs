@@ -4,24 +4,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::bail;
-use toml::{Table, Value};
+use toml::Value;
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::Device;
 
 use super::compute_args::{BaseIdentity, ComputeArgs};
 use super::dry_run;
-use super::gpu_plan::{self, GpuPlan, MemoryRequest};
-use super::initial_policy;
+use super::gpu_plan::{self, MemoryRequest};
+use super::initial_policy::{self, InitialPolicy};
 use super::observer::TerminalObserver;
 use super::progress_bar::StepProgress;
 use super::question_args::{self, QuestionArgs, RunFacts};
-use super::question_split::{self, ValidationArgs};
+use super::question_split::ValidationArgs;
 use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
 use crate::dpo::{self, DpoGoal, DpoTraining};
 use crate::hash;
 use crate::ledger::RunLedger;
+use crate::question_file;
 use crate::recipe::dpo::DpoReference;
 use crate::recipe::{Dpo, Recipe};
 use crate::run::MetricsFile;
@@ -39,10 +40,15 @@ use crate::traps::TrapTable;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train dpo --recipe training/recipes/tearag.toml --init runs/tearag-sft --questions nq.jsonl --index wiki.index \\
-            --questions hotpotqa.jsonl --index wiki.index --out runs/tearag --dry-run
-  train dpo --recipe training/recipes/evo_rag.toml --questions hotpotqa.jsonl --index hotpotqa.index --out runs/evo_rag
-  train show runs/evo_rag/samples.jsonl --step 1      print trajectories with their preferences")]
+  train dpo --recipe training/recipes/tearag.toml --init runs/tearag-sft \\
+      --questions nq.jsonl --index wiki.index \\
+      --questions hotpotqa.jsonl --index wiki.index \\
+      --out runs/tearag --dry-run
+  train dpo --recipe training/recipes/evo_rag.toml \\
+      --questions hotpotqa.jsonl --index hotpotqa.index --out runs/evo_rag
+
+Trajectories with their preferences:
+  train show runs/evo_rag/samples.jsonl --step 1")]
 pub(crate) struct Args {
     #[command(flatten)]
     recipe_args: RecipeArgs,
@@ -80,9 +86,10 @@ impl Args {
         TrapTable::of(&recipe).await?.check()?;
         check_ranker(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
-        let refusals = settings.stages.iter().all(|stage| stage.reward.rewards_refusals());
+        let refusals = settings.rewards_refusals();
+        let supported = settings.needs_support();
         let files = self.validation_args.split(self.question_args.files()?, "dpo.validation", settings.validation)?;
-        let files = question_split::rewarded(files, refusals)?;
+        let files = question_file::rewarded(files, refusals)?;
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
         let base_checkpoint = self.compute_args.open(&recipe)?;
@@ -119,7 +126,6 @@ impl Args {
             let stages = settings.stages.iter().zip(1..);
             let goals: Vec<DpoGoal> =
                 stages.map(|(stage, number)| DpoGoal::of(stage, number, settings, Arc::clone(&embedder))).collect();
-            let supported = goals.iter().any(|goal| goal.reward.needs_support());
             let (question_sets, index_facts) =
                 self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), supported)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
@@ -137,7 +143,11 @@ impl Args {
                 initial: &initial,
                 adapter_dir: adapter_dir.path().join("adapter"),
             };
-            self.run_training(&training, &recipe, (&base, gpu_plan), origin, index_facts, &mut learner).await
+            if self.recipe_args.dry_run {
+                let kv = self.rollout_args.kv_memory();
+                return dry_run::dpo(&recipe, &training, &mut learner, &kv, gpu_plan).await;
+            }
+            self.run_training(&training, &recipe, &base, origin, index_facts, &mut learner).await
         };
         let result = result.await;
         // The engine has to stop whether or not training succeeded.
@@ -145,19 +155,17 @@ impl Args {
         result
     }
 
-    /// Prints the plan (`--dry-run`) or trains.
+    /// Trains, and writes the policy and the ranker.
     async fn run_training(
         &self,
         training: &DpoTraining<'_>,
         recipe: &Recipe,
-        (base, gpu_plan): (&BaseIdentity, Option<&GpuPlan>),
-        (previous_record, init): (Option<Table>, String),
+        base: &BaseIdentity,
+        origin: InitialPolicy,
         index_facts: RunFacts,
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
-        if self.recipe_args.dry_run {
-            return dry_run::dpo(recipe, training, learner, (&self.rollout_args.kv_memory(), gpu_plan)).await;
-        }
+        let InitialPolicy { record: previous_record, hash: init } = origin;
         let mut facts: Vec<(&str, Value)> = vec![("weights", base.id.clone().into())];
         facts.extend(index_facts);
         facts.extend(self.validation_args.facts()?);

@@ -83,7 +83,8 @@ pub(super) async fn grpo(
     recipe: &Recipe,
     training: &GrpoTraining<'_>,
     learner: &mut Learner,
-    (kv, gpu_plan): (&str, Option<&GpuPlan>),
+    kv: &str,
+    gpu_plan: Option<&GpuPlan>,
 ) -> anyhow::Result<()> {
     let settings = training.settings;
     let began = Instant::now();
@@ -108,7 +109,7 @@ pub(super) async fn grpo(
         "per step   {rollouts} rollouts of about {each:.0} tokens after sharing prefixes, {updates} optimizer steps"
     )?;
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
-    write_rollout_memory(&mut out, learner, settings.needs_reference(), (kv, gpu_plan))?;
+    write_rollout_memory(&mut out, learner, settings.needs_reference(), kv, gpu_plan)?;
     if let Some(teacher) = settings.active_teacher() {
         let learned =
             trial.iter().map(|rollout| MaskedSequence::new(&rollout.sample).sequence().targets()).sum::<usize>() as f64;
@@ -127,13 +128,33 @@ pub(super) async fn grpo(
             writeln!(out, "           refused: {flaw}")?;
         }
     }
-    let all = duration(training.steps() as f64 * (rollout_seconds + training_seconds));
+    let measurements = measurements(training.goals.iter().map(|goal| goal.steps), settings.validate_every);
+    let validation: usize = training.question_sets.iter().map(|question_set| question_set.validation.len()).sum();
+    let validation_seconds = seconds_per_rollout * (validation * measurements) as f64;
+    let all = duration(training.steps() as f64 * (rollout_seconds + training_seconds) + validation_seconds);
     writeln!(
         out,
         "time       about {all}: {rollout_seconds:.0} s of rollouts and {training_seconds:.0} s of training per step,"
     )?;
+    if validation > 0 {
+        let spent = duration(validation_seconds);
+        writeln!(out, "           and {spent} for {measurements} measurements on {validation} validation questions,")?;
+    }
     writeln!(out, "           measured on {} rollouts; more when all groups run concurrently", trial.len())?;
     Ok(())
+}
+
+/// Number of measurements in a run over stages of these numbers of steps: one before the first step, one at the end of
+/// each stage, and others every `every` steps, unless `every` is 0.
+fn measurements(stages: impl IntoIterator<Item = usize>, every: usize) -> usize {
+    let mut done = 0;
+    let mut count = 1;
+    for steps in stages {
+        let end = done + steps;
+        count += (done + 1..=end).filter(|step| *step == end || (every > 0 && step.is_multiple_of(every))).count();
+        done = end;
+    }
+    count
 }
 
 /// Prints the plan of DPO training. The time estimate comes from the rollouts of a few questions and a training pass
@@ -142,7 +163,8 @@ pub(super) async fn dpo(
     recipe: &Recipe,
     training: &dpo::DpoTraining<'_>,
     learner: &mut Learner,
-    (kv, gpu_plan): (&str, Option<&GpuPlan>),
+    kv: &str,
+    gpu_plan: Option<&GpuPlan>,
 ) -> anyhow::Result<()> {
     let settings = training.settings;
     let began = Instant::now();
@@ -172,7 +194,7 @@ pub(super) async fn dpo(
     writeln!(out, "           {} of them per optimizer step", settings.batch)?;
     write_memory(&mut out, learner, settings.pack_tokens, gpu_plan)?;
     let encoded = settings.ranker.is_some() && *learner.tune() == Tune::Full;
-    write_rollout_memory(&mut out, learner, settings.reference == DpoReference::Initial || encoded, (kv, gpu_plan))?;
+    write_rollout_memory(&mut out, learner, settings.reference == DpoReference::Initial || encoded, kv, gpu_plan)?;
     let round_gib =
         trial.iter().map(rollout_bytes).sum::<usize>() as f64 / trial.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {round_gib:.1} GiB for the trajectories of a round")?;
@@ -267,7 +289,8 @@ fn write_rollout_memory(
     out: &mut impl Write,
     learner: &Learner,
     measured: bool,
-    (kv, gpu_plan): (&str, Option<&GpuPlan>),
+    kv: &str,
+    gpu_plan: Option<&GpuPlan>,
 ) -> io::Result<()> {
     // The GPU plan already includes the engine.
     if gpu_plan.is_some_and(GpuPlan::has_engine) {
@@ -295,4 +318,18 @@ fn measure(learner: &mut Learner, sequences: &[TrainingSequence<'_>], budget: us
     learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
     learner.zero();
     Ok(packed.tokens().len() as f64 / began.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::measurements;
+
+    #[test]
+    fn each_stage_ends_with_a_measurement() {
+        // At the steps 0, 10, 20, 26, 30 and 38.
+        assert_eq!(measurements([26, 12], 10), 6);
+        assert_eq!(measurements([26, 12], 0), 3);
+        // A stage may end with a step at which a measurement is due anyway, and may have no steps.
+        assert_eq!(measurements([20, 0, 5], 10), 4);
+    }
 }

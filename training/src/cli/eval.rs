@@ -8,8 +8,10 @@ use waymark_runtime::evaluate::PolicyArgs;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train eval --policy runs/sft/policy --policy runs/stage1/policy --index popqa.index --questions popqa.jsonl
-  train eval --policy routerag --index popqa.index --questions popqa.jsonl --limit 100 --rows rows.jsonl")]
+  train eval --policy runs/sft/policy --policy runs/stage1/policy \\
+      --index popqa.index --questions popqa.jsonl
+  train eval --policy routerag --index popqa.index --questions popqa.jsonl \\
+      --limit 100 --rows rows.jsonl")]
 pub(crate) struct Args {
     #[command(flatten)]
     policies: PolicyArgs,

@@ -25,7 +25,8 @@ const NOTICE: &str = "<!-- Written by `train experiment --readme`; changes by ha
 #[command(after_help = "\
 Examples:
   train experiment experiments/headroom.toml --dry-run
-  train experiment experiments/headroom.toml --out runs/headroom --readme models/policies/NAME/README.md")]
+  train experiment experiments/headroom.toml --out runs/headroom \\
+      --readme models/policies/NAME/README.md")]
 pub(crate) struct Args {
     /// Path to the description of the experiment, as TOML.
     #[arg(value_name = "FILE")]

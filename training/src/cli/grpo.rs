@@ -5,24 +5,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{anyhow, bail};
-use toml::{Table, Value};
+use toml::Value;
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::Device;
 
 use super::compute_args::{BaseIdentity, ComputeArgs};
 use super::dry_run;
-use super::gpu_plan::{self, GpuPlan, MemoryRequest};
-use super::initial_policy;
+use super::gpu_plan::{self, MemoryRequest};
+use super::initial_policy::{self, InitialPolicy};
 use super::observer::TerminalObserver;
 use super::progress_bar::StepProgress;
 use super::question_args::{self, QuestionArgs, RunFacts};
-use super::question_split::{self, ValidationArgs};
+use super::question_split::ValidationArgs;
 use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
 use crate::grpo::{GrpoGoal, GrpoTraining};
 use crate::hash;
 use crate::ledger::RunLedger;
+use crate::question_file;
 use crate::recipe::{Grpo, GrpoReference, Recipe};
 use crate::traps::TrapTable;
 
@@ -39,10 +40,14 @@ use crate::traps::TrapTable;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train grpo --recipe training/recipes/routerag-smollm2.toml --init runs/sft --stage 1 \\
-             --questions hotpotqa/train.jsonl --index hotpotqa.index --out runs/stage1
-  train grpo --recipe training/recipes/routerag-smollm2.toml --init runs/stage1 --reference runs/sft --stage 2 \\
-             --questions hotpotqa/train.jsonl --index hotpotqa.index --out runs/stage2 --dry-run")]
+  train grpo --recipe training/recipes/routerag-smollm2.toml \\
+      --init runs/sft --stage 1 \\
+      --questions hotpotqa/train.jsonl --index hotpotqa.index \\
+      --out runs/stage1
+  train grpo --recipe training/recipes/routerag-smollm2.toml \\
+      --init runs/stage1 --reference runs/sft --stage 2 \\
+      --questions hotpotqa/train.jsonl --index hotpotqa.index \\
+      --out runs/stage2 --dry-run")]
 pub(crate) struct Args {
     #[command(flatten)]
     recipe_args: RecipeArgs,
@@ -91,9 +96,10 @@ impl Args {
         self.check_reference(settings)?;
         check_teacher(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
-        let refusals = rewards_refusals(settings, stages.clone());
+        let refusals = settings.rewards_refusals(stages.clone());
+        let supported = settings.needs_support(stages.clone());
         let files = self.validation_args.split(self.question_args.files()?, "grpo.validation", settings.validation)?;
-        let files = question_split::rewarded(files, refusals)?;
+        let files = question_file::rewarded(files, refusals)?;
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
         let base_checkpoint = self.compute_args.open(&recipe)?;
@@ -124,9 +130,6 @@ impl Args {
             let embedder = self.question_args.embedder(&team, &self.compute_args.host_args)?;
             let goal = |place| GrpoGoal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
             let goals: Vec<GrpoGoal> = stages.map(goal).collect();
-            // Route weights and the teacher need the supporting passages even if no reward does.
-            let weighed = settings.routes.is_some() || settings.active_teacher().is_some();
-            let supported = weighed || goals.iter().any(|goal| goal.reward.needs_support());
             let (question_sets, index_facts) =
                 self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), supported)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
@@ -147,7 +150,11 @@ impl Args {
                 reference: &reference,
                 adapter_dir: adapter_dir.path().join("adapter"),
             };
-            self.run_training(&training, &recipe, (&base, gpu_plan), (index_facts, provenance), &mut learner).await
+            if self.recipe_args.dry_run {
+                let kv = self.rollout_args.kv_memory();
+                return dry_run::grpo(&recipe, &training, &mut learner, &kv, gpu_plan).await;
+            }
+            self.run_training(&training, &recipe, &base, provenance, index_facts, &mut learner).await
         };
         let result = result.await;
         // The engine has to stop whether or not training succeeded.
@@ -155,18 +162,16 @@ impl Args {
         result
     }
 
-    /// Prints the plan (`--dry-run`) or trains.
+    /// Trains, and writes the policy.
     async fn run_training(
         &self,
         training: &GrpoTraining<'_>,
         recipe: &Recipe,
-        (base, gpu_plan): (&BaseIdentity, Option<&GpuPlan>),
-        (index_facts, provenance): (RunFacts, Provenance),
+        base: &BaseIdentity,
+        provenance: Provenance,
+        index_facts: RunFacts,
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
-        if self.recipe_args.dry_run {
-            return dry_run::grpo(recipe, training, learner, (&self.rollout_args.kv_memory(), gpu_plan)).await;
-        }
         let stage = self.stage.map_or_else(|| "all".to_owned(), |stage| stage.to_string());
         let mut facts: Vec<(&str, Value)> = vec![("stage", stage.into()), ("weights", base.id.clone().into())];
         facts.extend(index_facts);
@@ -174,7 +179,7 @@ impl Args {
         facts.extend(run_facts::training_device(learner));
         facts.extend(run_facts::rollout_device(training.engine));
         facts.extend([
-            ("init", Value::String(provenance.init)),
+            ("init", Value::String(provenance.origin.hash)),
             ("reference", Value::String(provenance.reference_hash)),
         ]);
         let facts = run_facts::to_toml("grpo", recipe, &facts)?;
@@ -188,7 +193,7 @@ impl Args {
             recipe,
             kind: "grpo",
             data,
-            previous_record: provenance.previous_record,
+            previous_record: provenance.origin.record,
             base: base.policy_base(),
         };
         training.train(learner, &mut ledger, &mut terminal).await?;
@@ -226,27 +231,22 @@ impl Args {
         // --init is loaded.
         let from_base = measured && recipe.adapter.is_none() && settings.reference == GrpoReference::Base;
         let mut reference = if from_base { learner.values().to_vec() } else { Vec::new() };
-        let (previous_record, init) = match &self.init {
+        let origin = match &self.init {
             Some(dir) => initial_policy::load("--init", dir, recipe, base, learner)?,
-            None => (None, String::new()),
+            None => InitialPolicy::default(),
         };
         let mut reference_hash = String::new();
         if let Some(dir) = &self.reference {
             // The learner's buffers serve to load the reference, so its own values are put back afterwards.
             let own = learner.values().to_vec();
-            (_, reference_hash) = initial_policy::load("--reference", dir, recipe, base, learner)?;
+            reference_hash = initial_policy::load("--reference", dir, recipe, base, learner)?.hash;
             reference = learner.values().to_vec();
             learner.set_values(&own)?;
         } else if measured && settings.reference == GrpoReference::Initial {
             reference = learner.values().to_vec();
         }
-        Ok(InitialState { reference, provenance: Provenance { previous_record, init, reference_hash } })
+        Ok(InitialState { reference, provenance: Provenance { origin, reference_hash } })
     }
-}
-
-/// Returns `true` if all of the stages to train reward refusals.
-fn rewards_refusals(settings: &Grpo, stages: Range<usize>) -> bool {
-    settings.stages[stages].iter().all(|stage| stage.reward.rewards_refusals())
 }
 
 /// Fails if the recipe has a teacher and a GPU trains, before anything is loaded.
@@ -268,10 +268,8 @@ struct InitialState {
 
 /// Provenance of the initial values.
 struct Provenance {
-    /// Record of the previous training, if any.
-    previous_record: Option<Table>,
-    /// Hash of the initial values. Empty for the base model.
-    init: String,
+    /// Policy given by --init.
+    origin: InitialPolicy,
     /// Hash of the values given by --reference. Empty without that option.
     reference_hash: String,
 }
@@ -289,7 +287,7 @@ mod tests {
         let stages = r#"grpo.stages=[{steps=1,reward="exact_match"},{steps=1,reward={evo_rag={}}}]"#;
         let recipe = Recipe::open(path, &[stages.to_owned()]).unwrap();
         let settings = recipe.grpo(path).unwrap();
-        assert_eq!([0..2, 0..1, 1..2].map(|stages| rewards_refusals(settings, stages)), [false, false, true]);
+        assert_eq!([0..2, 0..1, 1..2].map(|stages| settings.rewards_refusals(stages)), [false, false, true]);
     }
 
     #[test]

@@ -13,15 +13,24 @@ use crate::hash;
 use crate::policy_writer;
 use crate::recipe::Recipe;
 
+/// Provenance of the values that a command starts from. The default is that of the base model.
+#[derive(Debug, Default)]
+pub(super) struct InitialPolicy {
+    /// Record of the training of the policy. `None` if the policy has none.
+    pub(super) record: Option<Table>,
+    /// Hash of the values. Empty for the base model.
+    pub(super) hash: String,
+}
+
 /// Loads the values of the policy or run at `dir` into `learner`. `flag` is the option that named `dir`, for error
-/// messages. Returns the training record of the policy and the hash of the loaded values.
+/// messages.
 pub(super) fn load(
     flag: &str,
     dir: &Path,
     recipe: &Recipe,
     base: &BaseIdentity,
     learner: &mut Learner,
-) -> anyhow::Result<(Option<Table>, String)> {
+) -> anyhow::Result<InitialPolicy> {
     let (own, policy) = open(flag, dir, recipe)?;
     load_values(flag, dir, &own, policy, recipe, base, learner)
 }
@@ -34,7 +43,7 @@ pub(super) fn load_for_lessons(
     recipe: &Recipe,
     base: &BaseIdentity,
     learner: &mut Learner,
-) -> anyhow::Result<(Option<Table>, String)> {
+) -> anyhow::Result<InitialPolicy> {
     let own = policy_writer::policy_dir(dir);
     let policy = Policy::open(&own).with_context(|| format!("{flag} {}", dir.display()))?;
     load_values(flag, dir, &own, policy, recipe, base, learner)
@@ -49,14 +58,14 @@ fn load_values(
     recipe: &Recipe,
     base: &BaseIdentity,
     learner: &mut Learner,
-) -> anyhow::Result<(Option<Table>, String)> {
+) -> anyhow::Result<InitialPolicy> {
     let named = || format!("{flag} {}", dir.display());
     let values = match recipe.adapter {
         Some(_) => load_adapter(&policy, recipe, base, learner),
         None => load_weights(own, &policy, base, learner),
     };
     let (_, hash) = policy_writer::fingerprint(&values.with_context(named)?)?;
-    Ok((policy.training, hash))
+    Ok(InitialPolicy { record: policy.training, hash })
 }
 
 /// Opens the policy or run at `dir`, which the option `flag` named. Returns the policy directory and the policy. Fails

@@ -27,10 +27,11 @@ use crate::store;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  train keep runs/stage1/samples.jsonl --dataset 2wiki_train --searches 2-3 --out kept.jsonl
+  train keep runs/stage1/samples.jsonl --dataset 2wiki_train --searches 2-3 \\
+      --out kept.jsonl
   train keep runs/stage1/samples.jsonl --decline --out declined.jsonl
-  train sft --recipe training/recipes/routerag-smollm2.toml --init runs/sft --data kept.jsonl \\
-            --data declined.jsonl --out runs/kept")]
+  train sft --recipe training/recipes/routerag-smollm2.toml --init runs/sft \\
+      --data kept.jsonl --data declined.jsonl --out runs/kept")]
 pub(crate) struct Args {
     /// Files of samples written by `train rollout` or `train grpo`.
     #[arg(required = true, value_name = "FILE")]

@@ -48,21 +48,26 @@ pub struct TrainCli {
 
 const EXAMPLES: &str = "\
 Steps to a policy:
-  train data --help                               build trajectories to imitate from questions with known answers
-  train sft  --recipe training/recipes/routerag-smollm2.toml --data samples.jsonl --out runs/sft
+  train data --help                          build trajectories to imitate
+  train sft  --recipe training/recipes/routerag-smollm2.toml \\
+      --data samples.jsonl --out runs/sft
   train plan --recipe training/recipes/routerag-smollm2.toml
-                                                  see what its rewards pay for
-  train grpo --recipe training/recipes/routerag-smollm2.toml --init runs/sft --stage 1 \\
-             --questions questions.jsonl --index corpus.index --out runs/stage1
-  train dpo  --help                               or train on preferences instead: TeaRAG, EVO-RAG
-  train rollout --help; train keep --help         or imitate what the policy gets right
-  train blend --help                              or interpolate between two policies
-  train eval --policy runs/stage1/policy --questions eval.jsonl --index corpus.index
-  train show runs/stage1/samples.jsonl            read a trajectory
-  train experiment experiments/headroom.toml      all of these from one file, for several arms and seeds, with a verdict
+                                             see what its rewards pay for
+  train grpo --recipe training/recipes/routerag-smollm2.toml \\
+      --init runs/sft --stage 1 \\
+      --questions questions.jsonl --index corpus.index --out runs/stage1
+  train dpo  --help                          or train on preferences instead
+  train rollout --help; train keep --help    or imitate what it gets right
+  train blend --help                         or blend two policies
+  train eval --policy runs/stage1/policy --questions eval.jsonl \\
+      --index corpus.index
+  train show runs/stage1/samples.jsonl       read a trajectory
+  train experiment experiments/headroom.toml
+                                             all of these from one file
   waymark serve --policy runs/stage1/policy --index corpus.index
 
---dry-run prints the planned work with estimates of time and memory. The same command resumes an interrupted run.";
+--dry-run prints the planned work with estimates of time and memory. The same
+command resumes an interrupted run.";
 
 #[derive(Debug, Subcommand)]
 enum TrainCommand {
@@ -118,6 +123,22 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    /// Returns the examples after the help of a command and of its subcommands.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let own = command.get_after_help().into_iter().chain(command.get_after_long_help());
+        own.map(ToString::to_string).chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    #[test]
+    fn examples_fit_into_a_terminal() {
+        let texts = examples(&TrainCli::command());
+        assert!(texts.len() > 5, "{texts:?}");
+        // A line that clap wraps would be pasted as two commands.
+        for text in texts {
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
+    }
 
     #[test]
     fn long_help_holds_the_whole_description() {

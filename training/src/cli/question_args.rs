@@ -11,12 +11,12 @@ use waymark_agent::{Runtime, Search};
 use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, RetrievalConfig};
+use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, QueryArithmetic, RetrievalConfig};
 use waymark_runtime::query_embedder::{QUERY_CACHE_BYTES, QueryEmbedder};
 
 use super::host_args::HostArgs;
-use super::question_split::QuestionFile;
 use super::run_facts;
+use crate::question_file::QuestionFile;
 use crate::rollout::QuestionSet;
 
 /// Timeout of a search. It is generous because training results must not depend on the load of the machine.
@@ -60,20 +60,7 @@ impl QuestionArgs {
         let given = self.questions.len();
         let indexes = self.index.len();
         ensure!(given == indexes, "{given} --questions but {indexes} --index: give one --index for each --questions");
-        let mut names: BTreeMap<String, &Path> = BTreeMap::new();
-        let mut files = Vec::new();
-        for file in &self.questions {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if let Some(other) = names.insert(name.clone(), file) {
-                anyhow::bail!(
-                    "{} and {} would share the name {name} in metrics and samples: rename one of them",
-                    other.display(),
-                    file.display()
-                );
-            }
-            files.push(QuestionFile::open(name, file)?);
-        }
-        Ok(files)
+        QuestionFile::open_all(&self.questions)
     }
 
     /// Loads the embedder for queries and for rewards that compare texts.
@@ -116,12 +103,22 @@ impl QuestionArgs {
             let QuestionFile { name, questions, validation, .. } = file;
             question_sets.push(QuestionSet { name, runtime, index: Some(manifest), questions, validation });
         }
-        let facts = vec![
+        let mut facts = vec![
             ("embedder", Value::String(embedder.id().to_owned())),
             ("indexes", Value::Array(index_facts)),
             ("questions", run_facts::hash_list(&run_facts::fingerprints(&self.questions)?)),
         ];
+        facts.extend(self.query_arithmetic());
         Ok((question_sets, facts))
+    }
+
+    /// Fact that the queries of searches are embedded in another arithmetic than `f32`, which changes what they find.
+    /// `None` for `f32`, so that runs started before this fact existed can resume.
+    fn query_arithmetic(&self) -> Option<(&'static str, Value)> {
+        match self.embedder.query_arithmetic.unwrap_or_default() {
+            QueryArithmetic::F32 => None,
+            QueryArithmetic::Int8 => Some(("query_arithmetic", "int8".into())),
+        }
     }
 
     /// Opens an index at its current snapshot, which later commits do not change.
@@ -162,5 +159,30 @@ pub(super) fn log_hops(question_sets: &[QuestionSet]) {
             single = all - several,
             "multi-hop and single-hop questions, as the reward counts them"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_runtime::embedding::Embedding;
+
+    use super::*;
+    use crate::tiny;
+
+    #[tokio::test]
+    async fn a_run_is_identified_by_another_arithmetic_of_queries() {
+        let temp = tempfile::tempdir().unwrap();
+        let runtime = tiny::engine(&tiny::weights(temp.path(), 259));
+        let embedder: Arc<dyn Embed> = Arc::new(Embedding::Mock);
+        let fact = |query_arithmetic| {
+            let embedder_args = EmbedderArgs { query_arithmetic, ..EmbedderArgs::weights("encoder") };
+            let args = QuestionArgs { questions: Vec::new(), index: Vec::new(), embedder: embedder_args };
+            let (_, facts) = args.open_question_sets(Vec::new(), &runtime, &embedder, 1, false).unwrap();
+            facts.into_iter().find(|(name, _)| *name == "query_arithmetic").map(|(_, value)| value)
+        };
+        assert_eq!(fact(Some(QueryArithmetic::Int8)), Some("int8".into()));
+        // Runs that were started before this fact existed had the default.
+        assert_eq!([None, Some(QueryArithmetic::F32)].map(fact), [None, None]);
     }
 }

@@ -1,17 +1,10 @@
-//! Split of a question file into training and validation questions.
+//! Split of question files into training and validation questions.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-
-use anyhow::{bail, ensure};
-use waymark_index::Index;
-use waymark_runtime::evaluate::Question;
+use std::path::PathBuf;
 
 use super::question_args::RunFacts;
 use super::run_facts;
-
-/// At most one in this many questions of a file is set aside for validation.
-const ASIDE: usize = 4;
+use crate::question_file::{self, QuestionFile};
 
 /// Validation questions.
 #[derive(Debug, clap::Args)]
@@ -33,40 +26,7 @@ impl ValidationArgs {
         field: &str,
         measured: usize,
     ) -> anyhow::Result<Vec<QuestionFile>> {
-        let given = files.len();
-        let kept = self.validation.len();
-        ensure!(
-            kept == 0 || given == kept,
-            "{given} --questions but {kept} --validation: give one --validation for each --questions, or none"
-        );
-        ensure!(kept == 0 || measured > 0, "--validation is unused: set {field} of the recipe above 0");
-        let split = files.into_iter().enumerate().map(|(index, file)| match self.validation.get(index) {
-            Some(path) => file.with_validation_file(path, measured),
-            None => file.with_last_set_aside(field, measured),
-        });
-        let split: Vec<QuestionFile> = split.collect::<anyhow::Result<_>>()?;
-        // Checked over all files at once: corpora overlap, and a question may stand in two of them.
-        self.check(&split)?;
-        Ok(split)
-    }
-
-    /// Fails if a question is used both for training and for validation, in the same or in different files.
-    fn check(&self, files: &[QuestionFile]) -> anyhow::Result<()> {
-        let trained = files.iter().flat_map(|file| file.questions.iter().map(|question| (text(question), &file.path)));
-        let trained: HashMap<&str, &PathBuf> = trained.collect();
-        for (index, file) in files.iter().enumerate() {
-            let path = self.validation.get(index).unwrap_or(&file.path);
-            for question in file.validation.iter().map(text) {
-                if let Some(other) = trained.get(question) {
-                    bail!(
-                        "{}: the validation question {question:?} is a training question too ({}): remove it from one of them",
-                        path.display(),
-                        other.display()
-                    );
-                }
-            }
-        }
-        Ok(())
+        question_file::split(files, &self.validation, field, measured)
     }
 
     /// Facts that identify a run.
@@ -75,99 +35,11 @@ impl ValidationArgs {
     }
 }
 
-/// Leaves out questions whose passages are withheld, unless `refusals` earn a reward: under other rewards, these
-/// questions would teach the policy to guess.
-pub(super) fn rewarded(files: Vec<QuestionFile>, refusals: bool) -> anyhow::Result<Vec<QuestionFile>> {
-    if refusals {
-        return Ok(files);
-    }
-    files.into_iter().map(QuestionFile::answerable).collect()
-}
-
-/// Questions of a file.
-#[derive(Debug)]
-pub(super) struct QuestionFile {
-    pub(super) name: String,
-    pub(super) path: PathBuf,
-    pub(super) questions: Vec<Question>,
-    pub(super) validation: Vec<Question>,
-}
-
-impl QuestionFile {
-    /// Reads a file, all of whose questions are for training.
-    pub(super) fn open(name: String, path: &Path) -> anyhow::Result<QuestionFile> {
-        let questions = Question::read(path)?;
-        ensure!(!questions.is_empty(), "{}: the file has no questions", path.display());
-        Ok(QuestionFile { name, path: path.to_owned(), questions, validation: Vec::new() })
-    }
-
-    /// Leaves out questions whose passages are withheld, of training and of validation.
-    fn answerable(mut self) -> anyhow::Result<QuestionFile> {
-        let measured = self.validation.len();
-        let all = self.questions.len() + measured;
-        self.questions.retain(|question| question.without.is_empty());
-        self.validation.retain(|question| question.without.is_empty());
-        let left_out = all - self.questions.len() - self.validation.len();
-        if left_out > 0 {
-            let name = &self.name;
-            tracing::info!(questions = name, left_out, "questions with withheld passages: the reward has no refusals");
-        }
-        let some = !self.questions.is_empty() && (measured == 0 || !self.validation.is_empty());
-        ensure!(
-            some,
-            "{}: the passages of all questions are withheld: add questions that can be answered, or use the reward evo_rag, \
-             which pays for refusals",
-            self.path.display()
-        );
-        Ok(self)
-    }
-
-    /// Looks up the texts of the supporting passages in the index.
-    pub(super) fn support_from(mut self, index: &Index) -> QuestionFile {
-        self.questions.iter_mut().chain(&mut self.validation).for_each(|question| question.support_from(index));
-        self
-    }
-
-    /// Returns `true` if the support of at least one training question is known.
-    pub(super) fn is_supported(&self) -> bool {
-        self.questions.iter().any(|question| !question.support.is_empty())
-    }
-
-    /// Sets aside the last `measured` questions for validation.
-    fn with_last_set_aside(mut self, field: &str, measured: usize) -> anyhow::Result<QuestionFile> {
-        let all = self.questions.len();
-        let most = all / ASIDE;
-        ensure!(
-            measured <= most,
-            "{}: {field} = {measured} is more than a quarter of the {all} questions: set {field} to at most {most}, or give \
-             validation questions with --validation",
-            self.path.display()
-        );
-        // The last ones: a recipe that raises its number of questions still trains on the same first ones.
-        self.validation = self.questions.split_off(all - measured);
-        Ok(self)
-    }
-
-    /// Takes the first `measured` questions of the file `path` for validation.
-    fn with_validation_file(mut self, path: &Path, measured: usize) -> anyhow::Result<QuestionFile> {
-        let mut validation = Question::read(path)?;
-        ensure!(!validation.is_empty(), "{}: the file has no questions", path.display());
-        // The first ones, so that a smaller setting measures on a subset of a larger one.
-        validation.truncate(measured);
-        self.validation = validation;
-        Ok(self)
-    }
-}
-
-/// Text by which two files are compared for the same question.
-fn text(question: &Question) -> &str {
-    // Not by ID: exports of one data set number their questions anew.
-    question.question.trim()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::path::Path;
+
     use waymark_runtime::config::EmbedderArgs;
 
     use super::super::question_args::QuestionArgs;
@@ -245,28 +117,5 @@ mod tests {
         let mut unpaired = asking(&[&one]);
         unpaired.index.clear();
         assert!(unpaired.files().unwrap_err().to_string().contains("0 --index"));
-    }
-
-    #[test]
-    fn withheld_questions_are_left_out_unless_refusals_pay() {
-        let question = |name: &str, without: &[&str]| Question {
-            question: name.to_owned(),
-            without: without.iter().map(|id| (*id).to_owned()).collect(),
-            ..Question::default()
-        };
-        let file = |questions: Vec<Question>| QuestionFile {
-            name: "set".to_owned(),
-            path: PathBuf::from("set.jsonl"),
-            questions,
-            validation: vec![question("c", &[]), question("d", &["p"])],
-        };
-        let mixed = || vec![file(vec![question("a", &["p"]), question("b", &[])])];
-        let counts = |refusals| {
-            let files = rewarded(mixed(), refusals).unwrap();
-            (files[0].questions.len(), files[0].validation.len())
-        };
-        assert_eq!((counts(true), counts(false)), ((2, 2), (1, 1)));
-        let error = rewarded(vec![file(vec![question("a", &["p"])])], false).unwrap_err().to_string();
-        assert!(error.starts_with("set.jsonl: the passages of all questions are withheld"), "{error}");
     }
 }

@@ -38,8 +38,9 @@ const TRIED: usize = 4;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  train rollout --recipe training/recipes/routerag-smollm2.toml --init runs/stage1 --set grpo.group=4 \\
-                --questions hotpotqa/train.jsonl --index hotpotqa.index --out own.jsonl
+  train rollout --recipe training/recipes/routerag-smollm2.toml \\
+      --init runs/stage1 --set grpo.group=4 \\
+      --questions hotpotqa/train.jsonl --index hotpotqa.index --out own.jsonl
   train keep own.jsonl --searches 2-3 --out kept.jsonl")]
 pub(crate) struct Args {
     #[command(flatten)]

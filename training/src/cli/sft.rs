@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use toml::{Table, Value};
+use toml::Value;
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::LogFormat;
 use waymark_runtime::logging;
@@ -12,7 +12,7 @@ use waymark_runtime::logging;
 use super::compute_args::{BaseIdentity, ComputeArgs};
 use super::dry_run;
 use super::gpu_plan::MemoryRequest;
-use super::initial_policy;
+use super::initial_policy::{self, InitialPolicy};
 use super::observer::TerminalObserver;
 use super::progress_bar::StepProgress;
 use super::recipe_args::RecipeArgs;
@@ -30,8 +30,10 @@ use crate::store::{self, StoreError};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train sft --recipe training/recipes/routerag-smollm2.toml --data samples.jsonl --out runs/sft --dry-run
-  train sft --recipe training/recipes/routerag-smollm2.toml --data samples.jsonl --out runs/sft --set sft.epochs=3")]
+  train sft --recipe training/recipes/routerag-smollm2.toml \\
+      --data samples.jsonl --out runs/sft --dry-run
+  train sft --recipe training/recipes/routerag-smollm2.toml \\
+      --data samples.jsonl --out runs/sft --set sft.epochs=3")]
 pub(crate) struct Args {
     #[command(flatten)]
     recipe_args: RecipeArgs,
@@ -80,12 +82,12 @@ impl Args {
         let fit = SampleCheck { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
         let dataset = self.dataset(&recipe, settings, &fit)?;
         let take = |dir: &PathBuf| initial_policy::load_for_lessons("--init", dir, &recipe, &base, &mut learner);
-        let init = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
+        let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();
         let training = SftTraining::new(settings, recipe.seed, &dataset);
         if self.recipe_args.dry_run {
             return dry_run::sft(&recipe, settings, &dataset, &training, &mut learner, gpu_plan.as_ref());
         }
-        self.train(&recipe, &base, init, &training, &mut learner)
+        self.train(&recipe, &base, origin, &training, &mut learner)
     }
 
     /// Reads the training and held-out trajectories.
@@ -112,7 +114,7 @@ impl Args {
         &self,
         recipe: &Recipe,
         base: &BaseIdentity,
-        (previous_record, init): (Option<Table>, String),
+        origin: InitialPolicy,
         training: &SftTraining<'_>,
         learner: &mut Learner,
     ) -> anyhow::Result<()> {
@@ -122,15 +124,21 @@ impl Args {
             ("weights", base.id.clone().into()),
             ("data", run_facts::hash_list(&data)),
             ("held_out", run_facts::hash_list(&held_out)),
-            ("init", init.into()),
+            ("init", origin.hash.into()),
         ];
         more.extend(run_facts::training_device(learner));
         let facts = run_facts::to_toml("sft", recipe, &more)?;
         let mut ledger = RunLedger::open(&self.out, &facts, recipe.optimizer, training.settings().keep_last)?;
         const SHOWN: &[&str] = &["loss", "validation_loss", "gradient_norm", "tokens_per_second"];
         let bar = StepProgress::new("sft", ledger.state().step, training.steps(), SHOWN);
-        let mut terminal =
-            TerminalObserver { bar, recipe, kind: "sft", data, previous_record, base: base.policy_base() };
+        let mut terminal = TerminalObserver {
+            bar,
+            recipe,
+            kind: "sft",
+            data,
+            previous_record: origin.record,
+            base: base.policy_base(),
+        };
         training.train(learner, &mut ledger, &mut terminal)?;
         terminal.finish(&ledger, learner)
     }

@@ -20,8 +20,8 @@ use crate::store::SampleReader;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  train show samples.jsonl                        the first trajectory
-  train show samples.jsonl --n 5 --failed         the first five without a reward
+  train show samples.jsonl                   the first trajectory
+  train show samples.jsonl --n 5 --failed    the first five without a reward
   train show samples.jsonl --id 2wiki_train-93402dbc0bdb11eba7f7acde48001122-0")]
 pub(crate) struct Args {
     /// Path to a file of samples.

@@ -63,7 +63,8 @@ impl LessonPlayer {
         }
         let teacher = Arc::new(Mutex::new(teacher));
         let generator = ScriptedGenerator::new(Arc::clone(&self.tokenizer), teacher.clone(), self.context)
-            .with_turn_end(scripted::turn_end(&self.tokenizer, self.template.as_deref(), &self.eos));
+            .with_turn_end(scripted::turn_end(&self.tokenizer, self.template.as_deref(), &self.eos))
+            .with_template(self.template.clone(), self.policy.protocol.tags());
         let tokenizer = self.tokenizer.clone();
         let template = self.template.clone();
         let eos = self.eos.clone();
@@ -100,6 +101,8 @@ impl LessonPlayer {
         trajectory.tokens.iter_mut().for_each(|token| token.logprob = None);
         trajectory.evidence.iter_mut().for_each(|found| found.seconds = 0.0);
         let sample = Sample::from_trajectory(trajectory, self.task(lesson, dataset, seed));
+        let template = self.template.as_deref();
+        let sample = sample.with_opened_thought(template, &self.tokenizer, self.policy.protocol.tags());
         let guessed = ending == TeacherEnding::Guessed;
         Ok(Ok(Sample { tokenizer: Some(self.vocabulary.clone()), guessed, without, ..sample }))
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use waymark_agent::{Generator, SessionSource, Steps};
+use waymark_agent::{Generator, SessionSource, Steps, Tags, opened_thought};
 use waymark_engine::{EngineError, Generate, Matcher, Origin, SessionOptions, Token, TokenStep, TurnFinish};
 use waymark_models::chat::{ChatTemplate, Message};
 use waymark_models::tokenizer::{Specials, Tokenizer};
@@ -33,12 +33,14 @@ pub struct ScriptedGenerator {
     author: Arc<Mutex<dyn Author>>,
     limit: usize,
     turn_end: Option<u32>,
+    /// Template that writes the prompts, and the tags with which it may open a thought.
+    thoughts: Option<(Arc<ChatTemplate>, &'static Tags)>,
 }
 
 impl ScriptedGenerator {
     /// Creates a generator that follows `author`. Its sequences have at most `limit` tokens.
     pub fn new(tokenizer: Arc<Tokenizer>, author: Arc<Mutex<dyn Author>>, limit: usize) -> ScriptedGenerator {
-        ScriptedGenerator { tokenizer, author, limit, turn_end: None }
+        ScriptedGenerator { tokenizer, author, limit, turn_end: None, thoughts: None }
     }
 
     /// Sets the token that ends turns without a stop string, as a model would write it: TeaRAG's final answers have no
@@ -46,6 +48,14 @@ impl ScriptedGenerator {
     #[must_use]
     pub fn with_turn_end(mut self, id: Option<u32>) -> ScriptedGenerator {
         self.turn_end = id;
+        self
+    }
+
+    /// Sets the template of the prompts and the tags of the protocol. If the template has opened a thought with one of
+    /// them, the first turn leaves out this tag. By default, every turn is written as the author returns it.
+    #[must_use]
+    pub fn with_template(mut self, template: Option<Arc<ChatTemplate>>, tags: &'static Tags) -> ScriptedGenerator {
+        self.thoughts = template.map(|template| (template, tags));
         self
     }
 }
@@ -83,13 +93,26 @@ impl ScriptedSession {
         let ids: Vec<u32> = self.tokens[end - length..end].iter().map(|token| token.id).collect();
         Some(self.script.tokenizer.decode(&ids))
     }
+
+    /// Removes the tag at the beginning of a turn that the prompt already ends with.
+    fn within_opened_thought(&self, turn: String) -> String {
+        let is_first = self.tokens.iter().all(|token| token.origin == Origin::Prompt);
+        let Some((template, tags)) = self.script.thoughts.as_ref().filter(|_| is_first) else { return turn };
+        let prompt: Vec<u32> = self.tokens.iter().map(|token| token.id).collect();
+        let opened = opened_thought(Some(template), &self.script.tokenizer, tags, &prompt);
+        match opened.and_then(|open| turn.strip_prefix(open)) {
+            // The template wrote the white space after the tag, too.
+            Some(inside) => inside.trim_start().to_owned(),
+            None => turn,
+        }
+    }
 }
 
 impl Generator for ScriptedSession {
     type Generation<'a> = ScriptedTurn<'a>;
 
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     async fn generate(&mut self, spec: Generate) -> Result<ScriptedTurn<'_>, EngineError> {
@@ -99,6 +122,7 @@ impl Generator for ScriptedSession {
             let mut author = self.script.author.lock().unwrap_or_else(PoisonError::into_inner);
             author.turn(observation.as_deref())
         };
+        let text = self.within_opened_thought(text);
         // A lesson that quotes a control token must not write one.
         let ids = self.script.tokenizer.encode(&text, Specials::Literal);
         let ids = ids.map_err(|error| EngineError::Request(error.to_string()))?.into();

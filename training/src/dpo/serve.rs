@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use waymark_agent::Policy;
 use waymark_agent::metric::exact_match;
-use waymark_models::gradient::Learner;
+use waymark_models::gradient::{Learner, ScoredModel};
 use waymark_runtime::evaluate::Question;
 
 use super::progress::{MERIT, PAIRS, ROUND_END};
@@ -18,12 +18,12 @@ use crate::ledger::{RunLedger, RunObserver};
 use crate::pack::TrainingSequence;
 use crate::recipe::dpo::{Branches, DpoReference};
 use crate::reward::evidence_measure::EvidenceMeasure;
-use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
+use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, epoch_questions, measure, rollouts, serve};
 use crate::run::MetricsRow;
 use crate::sample::{PreferenceRecord, Sample, SampleView};
 use crate::sft::VALIDATION;
 use crate::store::SampleWriter;
-use crate::{TrainError, rollout_metrics, seeding};
+use crate::{TrainError, rollout_metrics};
 
 impl DpoTraining<'_> {
     /// Generates rollouts of a few questions, for an estimate.
@@ -36,16 +36,10 @@ impl DpoTraining<'_> {
         Ok(self.roll(goal, 1, few, learner).await?.rollouts)
     }
 
-    /// Questions of a round, counted from 1. Each epoch goes through the questions of all sets in an order of its own.
+    /// Questions of a round, counted from 1: at most all of them.
     pub(super) fn questions(&self, round: u64) -> Vec<(&QuestionSet, &Question)> {
-        let all: Vec<_> = self
-            .question_sets
-            .iter()
-            .flat_map(|question_set| question_set.questions.iter().map(move |q| (question_set, q)))
-            .collect();
-        let seed = |epoch| seeding::seed(self.seed, "questions", epoch);
-        let batch = seeding::batch(all.len(), self.settings.questions.min(all.len()), round - 1, seed);
-        batch.into_iter().map(|place| all[place]).collect()
+        let all: usize = self.question_sets.iter().map(|set| set.questions.len()).sum();
+        epoch_questions(self.question_sets, self.seed, self.settings.questions.min(all), round - 1)
     }
 
     /// Makes the first step of a round: generates trajectories with the current policy, rewards them, updates the
@@ -152,7 +146,7 @@ impl DpoTraining<'_> {
         let tokens = self.settings.pack_tokens;
         let likelihoods = match self.settings.reference {
             DpoReference::None => return Ok(vec![None; pairs.len()]),
-            DpoReference::Round => logprobs(learner, &sequences, tokens, false)?,
+            DpoReference::Round => logprobs(learner, &sequences, tokens, ScoredModel::Adapted)?,
             DpoReference::Initial => logprobs_under(learner, self.initial, &sequences, tokens)?,
         };
         let likelihoods = by_position(&views, &likelihoods, batch);

@@ -1,6 +1,6 @@
 //! Update of one step: an optimizer step over the mean loss of the pairs.
 
-use waymark_models::gradient::{Learner, Score, Slope};
+use waymark_models::gradient::{Learner, Score, ScoredModel, Slope};
 
 use super::loss::{DpoTerms, Likelihood, PairLoss};
 use crate::TrainError;
@@ -57,8 +57,7 @@ pub fn update(
     let parts = || sides.iter().enumerate().flat_map(|(at, side)| side.sequences.iter().map(move |part| (at, part)));
     let sequences: Vec<TrainingSequence<'_>> = parts().map(|(_, part)| part.sequence()).collect();
     let owners: Vec<usize> = parts().map(|(at, _)| at).collect();
-    // With the adapter: the likelihoods are those of the policy itself.
-    let known = logprobs(learner, &sequences, pack_tokens, false)?;
+    let known = logprobs(learner, &sequences, pack_tokens, ScoredModel::Adapted)?;
     let mut likelihoods: Vec<Likelihood> =
         sides.iter().map(|side| Likelihood { reference: side.reference, ..Likelihood::default() }).collect();
     for (&owner, (sequence, logprobs)) in owners.iter().zip(sequences.iter().zip(&known)) {
@@ -116,7 +115,7 @@ mod tests {
         let mut likelihood = |side: &PairMember<'_>| {
             let mut likelihood = Likelihood { reference: side.reference, ..Likelihood::default() };
             for part in side.sequences {
-                let scores = learner.score(&pack(&[part.sequence()]).pack, false).unwrap();
+                let scores = learner.score(&pack(&[part.sequence()]).pack, ScoredModel::Adapted).unwrap();
                 likelihood.policy += scores.iter().map(|score| f64::from(score.logprob)).sum::<f64>();
                 likelihood.tokens += scores.len();
             }

@@ -178,6 +178,10 @@ fn endpoint(experiment: &Experiment, endpoint: &Endpoint, at: usize) -> Option<F
     if let Some(set) = endpoint.sets.iter().find(|set| experiment.evaluation.iter().all(|known| known.name != **set)) {
         return refuse(field("sets"), format!("{set:?} is no evaluation set"));
     }
+    let mut seen = HashSet::new();
+    if let Some(twice) = endpoint.sets.iter().find(|set| !seen.insert(set.as_str())) {
+        return refuse(field("sets"), format!("the set {twice:?} is listed twice: it would count as two sets"));
+    }
     match (endpoint.at_least, endpoint.at_most) {
         (Some(bar), None) | (None, Some(bar)) if bar.is_finite() => None,
         (Some(_), None) => refuse(field("at_least"), "must be a finite number"),

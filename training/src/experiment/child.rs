@@ -12,6 +12,11 @@ use super::error::ExperimentError;
 /// Number of bytes of a log that an error quotes.
 const TAIL: u64 = 2000;
 
+/// Environment variables that jobs do not see. They would change results without a word in the description or the
+/// report.
+// Not `WAYMARK_EMBEDDER`: an index refuses embedders other than its own, and does not know the URL of an endpoint.
+const REMOVED: [&str; 4] = ["WAYMARK_ARITHMETIC", "WAYMARK_KV", "WAYMARK_MODEL", "WAYMARK_QUERY_ARITHMETIC"];
+
 /// Program that runs jobs.
 #[derive(Debug, Clone)]
 pub(super) struct Trainer {
@@ -69,6 +74,9 @@ impl Trainer {
     fn command(&self, args: &[OsString]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--tied").args(args).args(&self.host_args).stdin(Stdio::piped());
+        for name in REMOVED {
+            command.env_remove(name);
+        }
         command
     }
 }
@@ -83,4 +91,19 @@ fn tail(log: &Path) -> std::io::Result<String> {
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let cut = if size > TAIL { text.find('\n').map_or(0, |at| at + 1) } else { 0 };
     Ok(text[cut..].trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn jobs_do_not_see_variables_that_change_results() {
+        let trainer = Trainer { program: "train".into(), host_args: Vec::new() };
+        let command = trainer.command(&[]);
+        let removed = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name);
+        assert_eq!(removed.collect::<Vec<&OsStr>>(), REMOVED);
+    }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use waymark_runtime::evaluate::{EpisodeRow, Interval};
+use waymark_agent::metric::normalize;
+use waymark_runtime::evaluate::{EpisodeRow, Interval, Question};
 
 use super::error::ExperimentError;
 use super::file::{Endpoint, Experiment};
@@ -81,23 +82,27 @@ impl Metric {
             Metric::SearcherF1PerSearch => row.searcher_f1 / row.evidence.len().max(1) as f64,
             Metric::Cost => row.cost,
             Metric::ThinkingTokens => (row.tokens.sampled + row.tokens.forced) as f64,
-            Metric::ContentTokens => row.tokens.environment as f64,
+            Metric::ContentTokens => row.tokens.content() as f64,
             Metric::FalseAnswers => return (row.supported == Some(false)).then(|| share(!row.refused)),
             Metric::FalseRefusals => return (row.supported == Some(true)).then(|| share(row.refused)),
         })
     }
 
-    /// Returns `true` if values are shares, which are shown in percent.
-    pub fn is_share(self) -> bool {
-        !matches!(
-            self,
-            Metric::Steps
-                | Metric::Searches
-                | Metric::Duplicates
-                | Metric::Cost
-                | Metric::ThinkingTokens
-                | Metric::ContentTokens
-        )
+    /// Returns the reason why the metric has no value for any episode about these questions. `None` if an episode may
+    /// have one: whether it has then depends on its answer and its searches.
+    pub(super) fn undefined_on(self, questions: &[Question]) -> Option<&'static str> {
+        let none = |holds: fn(&Question) -> bool| !questions.iter().any(holds);
+        match self {
+            Metric::SupportF1 if none(lists_support) => {
+                Some("no question lists all of its supporting passages (`supporting`)")
+            }
+            Metric::FalseAnswers | Metric::FalseRefusals if none(tells_support) => Some(
+                "no question lists all of its supporting passages (`supporting`) or has another answer than yes or no",
+            ),
+            Metric::FalseRefusals if none(may_be_supported) => Some("the passages of all questions are withheld"),
+            // Any answer has a value, or any episode.
+            _ => None,
+        }
     }
 
     /// Formats a value, shares in percent.
@@ -139,6 +144,29 @@ impl fmt::Display for Metric {
             Metric::FalseRefusals => "false refusals",
         })
     }
+}
+
+/// Returns `true` if all supporting passages of a question are known, for [`EpisodeRow::support_f1`].
+fn lists_support(question: &Question) -> bool {
+    question.supporting_complete && !question.supporting.is_empty()
+}
+
+/// Returns `true` if an accepted answer can be found in a passage.
+fn has_words(question: &Question) -> bool {
+    question.answers.iter().any(|answer| !matches!(normalize(answer).as_str(), "" | "yes" | "no"))
+}
+
+/// Returns `true` if [`EpisodeRow::supported`] is known after an episode.
+fn tells_support(question: &Question) -> bool {
+    lists_support(question) || has_words(question)
+}
+
+/// Returns `true` if an episode may find the support of a question.
+fn may_be_supported(question: &Question) -> bool {
+    if !lists_support(question) {
+        return has_words(question);
+    }
+    question.supporting.iter().all(|id| !question.without.contains(id))
 }
 
 /// Outcome of an endpoint.
@@ -264,6 +292,33 @@ mod tests {
         for looks_at_interval in [false, true] {
             let endpoint = endpoint(Some(-1.0), None, looks_at_interval);
             assert!(!passes(&endpoint, None, Some(interval)), "a difference that is not known passes no bar");
+        }
+    }
+
+    #[test]
+    fn metrics_that_no_episode_can_have_are_known_before_it() {
+        let question = |answer: &str, supporting: &[&str], without: &[&str]| Question {
+            answers: vec![answer.to_owned()],
+            supporting: supporting.iter().map(|id| (*id).to_owned()).collect(),
+            supporting_complete: true,
+            without: without.iter().map(|id| (*id).to_owned()).collect(),
+            ..Question::default()
+        };
+        let plain = question("Paris", &[], &[]);
+        let judged = question("Yes.", &[], &[]);
+        let supported = question("Yes.", &["a", "b"], &["c"]);
+        let withheld = question("Paris", &["a", "b"], &["b"]);
+        let partly = Question { supporting_complete: false, ..supported.clone() };
+        let metrics = [Metric::SupportF1, Metric::FalseAnswers, Metric::FalseRefusals, Metric::Uar, Metric::Em];
+        for (questions, undefined) in [
+            (vec![plain.clone()], [true, false, false]),
+            (vec![judged.clone(), partly], [true, true, true]),
+            (vec![judged, supported], [false, false, false]),
+            (vec![withheld.clone(), withheld.clone()], [false, false, true]),
+            (vec![withheld, plain], [false, false, false]),
+        ] {
+            let found = metrics.map(|metric| metric.undefined_on(&questions).is_some());
+            assert_eq!((&found[..3], &found[3..]), (&undefined[..], &[false, false][..]), "{questions:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Estimate of an experiment's hours and memory before it runs, from short trials of its stages and of one arm.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -11,6 +11,7 @@ use super::child::Trainer;
 use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
 use super::jobs::{Job, JobKind, Layout, evaluations, trainings};
+use crate::policy_writer;
 
 /// Number of questions in the trial of an evaluation: enough for a batch.
 const TRIAL: usize = 32;
@@ -70,12 +71,7 @@ pub(super) fn write(
 /// estimated with the base model, because its passes take as long.
 fn training(job: &Job, trainer: &Trainer) -> Result<String, ExperimentError> {
     let JobKind::Training(run) = &job.kind else { return Ok(String::new()) };
-    let exists = |arg: &OsString| {
-        let text = arg.to_string_lossy();
-        let from = text.strip_prefix("--init=").or_else(|| text.strip_prefix("--reference="));
-        from.is_none_or(|dir| Path::new(dir).exists())
-    };
-    let mut args: Vec<OsString> = job.args.iter().filter(|arg| exists(arg)).cloned().collect();
+    let mut args: Vec<OsString> = job.args.iter().filter(|arg| is_ready(arg)).cloned().collect();
     args.extend(["--dry-run".into(), "--out".into(), run.clone().into_os_string()]);
     let printed = trainer.output(&args)?;
     printed.map_err(|message| ExperimentError::Job {
@@ -84,6 +80,14 @@ fn training(job: &Job, trainer: &Trainer) -> Result<String, ExperimentError> {
         log: run.clone(),
         tail: message.trim_end().to_owned(),
     })
+}
+
+/// Returns `true` unless the argument names a policy to start from that is not there yet.
+fn is_ready(arg: &OsStr) -> bool {
+    let text = arg.to_string_lossy();
+    let from = text.strip_prefix("--init=").or_else(|| text.strip_prefix("--reference="));
+    // The directory of a run exists long before its policy.
+    from.is_none_or(|dir| policy_writer::policy_dir(Path::new(dir)).join("policy.toml").is_file())
 }
 
 /// Returns the seconds per question of one arm. `None` if no arm has a fixed policy.
@@ -141,7 +145,25 @@ fn hours_in(plan: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::hours_in;
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_run_that_has_no_policy_yet_is_left_out() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = temp.path().join("run");
+        let ready = || {
+            let from = |flag: &str| is_ready(OsString::from(format!("{flag}={}", run.display())).as_os_str());
+            [from("--init"), from("--reference"), from("--recipe")]
+        };
+        assert_eq!(ready(), [false, false, true]);
+        // A run that has begun.
+        fs::create_dir_all(run.join("checkpoints")).unwrap();
+        assert_eq!(ready(), [false, false, true]);
+        fs::create_dir(run.join("policy")).unwrap();
+        fs::write(run.join("policy/policy.toml"), "").unwrap();
+        assert_eq!(ready(), [true; 3]);
+    }
 
     #[test]
     fn hours_are_read_from_plans() {

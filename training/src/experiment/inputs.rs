@@ -1,6 +1,7 @@
 //! Hashes of everything that the results of an experiment depend on.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use waymark_agent::Policy;
 use waymark_index::Manifest;
-use waymark_runtime::evaluate::Baseline;
+use waymark_runtime::evaluate::{Baseline, Contender};
 
 use super::error::ExperimentError;
-use super::file::Experiment;
+use super::file::{Arm, Experiment};
 use crate::run::durable;
 
 /// Maximum depth of directories in a policy.
 const DEPTH: usize = 8;
+
+/// Environment variables that choose the devices of jobs.
+const DEVICES: [&str; 2] = ["WAYMARK_DEVICE", "WAYMARK_ROLLOUT_DEVICE"];
 
 /// Hashes of an experiment's inputs. Everything is written before the first job starts, and reports quote
 /// [`hash`](Self::hash).
@@ -35,6 +39,12 @@ impl Inputs {
         inputs.insert("the description".to_owned(), blake3::hash(description.as_bytes()).to_hex().to_string());
         // Another version may compute other scores from the same inputs.
         inputs.insert("the program's version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        // A GPU rounds differently. Variables that are not set are left out, so that earlier experiments resume.
+        for name in DEVICES {
+            if let Some(device) = env::var_os(name) {
+                inputs.insert(format!("the variable {name}"), device.to_string_lossy().into_owned());
+            }
+        }
         let files = experiment.stage.iter().flat_map(|stage| stage.data.iter().chain([&stage.recipe]));
         let training = experiment.training.iter().flat_map(|set| set.validation.iter().chain([&set.questions]));
         let evaluation = experiment.evaluation.iter().map(|set| &set.questions);
@@ -53,11 +63,12 @@ impl Inputs {
             }
         }
         for (at, arm) in experiment.arm.iter().enumerate() {
-            let check = arm.policy.as_deref().map_or(Ok(()), check_policy);
-            check.map_err(|reason| {
+            let Some(policy) = &arm.policy else { continue };
+            let contender = contender(policy).map_err(|reason| {
                 let field = format!("arm[{at}].policy");
                 ExperimentError::Field { path: path.to_owned(), field, reason }
             })?;
+            check_forced(arm, at, &contender, path)?;
         }
         // Arms may also name protocols and baselines, which are part of the program.
         let arms = experiment.arm.iter().filter_map(|arm| arm.policy.as_deref()).map(Path::new);
@@ -102,19 +113,38 @@ impl Inputs {
     }
 }
 
-/// Refuses a policy that `train eval` would refuse: neither a policy's directory, nor a protocol, nor a baseline. Returns the
-/// reason.
-fn check_policy(policy: &str) -> Result<(), String> {
+/// Returns the contender of a policy as `train eval` takes it: a directory, a protocol or a baseline. Fails with the
+/// reason if the policy is none of them.
+fn contender(policy: &str) -> Result<Contender, String> {
     let dir = Path::new(policy);
     if dir.is_dir() {
-        return Policy::open(dir).map(drop).map_err(|error| error.to_string());
+        let opened = Policy::open(dir).map_err(|error| error.to_string())?;
+        return Ok(Contender::Policy(Box::new(opened)));
     }
-    if Policy::builtin(policy).is_some() || Baseline::named(policy).is_some() {
-        return Ok(());
+    if let Some(baseline) = Baseline::named(policy) {
+        return Ok(Contender::Baseline(baseline));
+    }
+    if let Some(builtin) = Policy::builtin(policy) {
+        return Ok(Contender::Policy(Box::new(builtin)));
     }
     let protocols = Policy::BUILTIN.join(", ");
     let baselines = Baseline::names().collect::<Vec<_>>().join(", ");
     Err(format!("unknown policy {policy:?}: expected a directory, one of {protocols}, or a baseline: {baselines}"))
+}
+
+/// Refuses search options that the contender of the arm at this place ignores: the report would call them forced.
+pub(super) fn check_forced(arm: &Arm, at: usize, contender: &Contender, path: &Path) -> Result<(), ExperimentError> {
+    let refuse = |field: &str, reason: &str| {
+        let field = format!("arm[{at}].{field}");
+        Err(ExperimentError::Field { path: path.to_owned(), field, reason: reason.to_owned() })
+    };
+    if arm.mode.is_some() && !contender.takes_mode() {
+        return refuse("mode", "remove it: the policy does not search, or it is a baseline with a mode of its own");
+    }
+    if arm.k.is_some() && !contender.searches() {
+        return refuse("k", "remove it: the policy does not search");
+    }
+    Ok(())
 }
 
 fn hash_file(path: &Path) -> Result<String, ExperimentError> {

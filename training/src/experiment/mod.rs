@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `file` | the description, as TOML |
 //! | `check` | its checks |
+//! | `questions` | checks of the question files |
 //! | `inputs` | hashes of everything that the results depend on |
 //! | `jobs` | the trainings and evaluations of a description, in order |
 //! | `runner` | runs jobs and resumes after any interruption |
@@ -24,6 +25,7 @@ mod estimate;
 mod file;
 mod inputs;
 mod jobs;
+mod questions;
 mod report;
 mod results;
 mod runner;

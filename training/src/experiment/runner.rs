@@ -9,14 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use waymark_runtime::evaluate::Question;
+use waymark_agent::Policy;
+use waymark_runtime::evaluate::{Contender, Question};
 
 use super::child::Trainer;
 use super::error::ExperimentError;
 use super::estimate;
 use super::file::{Experiment, Stage, StageKind};
-use super::inputs::Inputs;
+use super::inputs::{Inputs, check_forced};
 use super::jobs::{Job, JobKind, Layout, jobs};
+use super::questions::{self, QuestionUse};
 use super::report::ExperimentReport;
 use super::results::ArmResults;
 use crate::recipe::{Recipe, RecipeError};
@@ -60,12 +62,14 @@ impl ExperimentRun {
     /// Reads, checks and hashes the experiment in the file `path`.
     ///
     /// # Errors
-    /// If the description is invalid, a file that it names cannot be read, a recipe does not fit its stage, or an
-    /// evaluation question is among those that a stage trains on.
+    /// If the description is invalid, a file that it names cannot be read, a recipe does not fit its stage or its
+    /// questions, an arm forces what its policy ignores, an endpoint is undefined on a set, or an evaluation question is
+    /// among those that a stage trains on.
     pub fn open(path: &Path, options: RunnerOptions) -> Result<ExperimentRun, ExperimentError> {
         let experiment = Experiment::open(path)?;
         let inputs = Inputs::of(&experiment, path)?;
         check_leaks(&experiment, path)?;
+        questions::check_endpoints(&experiment, path)?;
         let mut layout = Layout::new(options.dir);
         for (at, stage) in experiment.stage.iter().enumerate() {
             let refuse = |field: &str, reason: String| ExperimentError::Field {
@@ -77,6 +81,8 @@ impl ExperimentRun {
             let recipe =
                 Recipe::open(&stage.recipe, &stage.set).map_err(|error| refuse("recipe", error.to_string()))?;
             check_stage(&experiment, stage, &recipe).map_err(|(field, reason)| refuse(field, reason))?;
+            let policy = recipe.policy().map_err(|error| refuse("recipe", error.to_string()))?;
+            check_arms(&experiment, stage, policy, path)?;
             // `sft` reads no reward, so a trap in another section of its recipe is never learned in this stage.
             if stage.kind != StageKind::Sft {
                 check_traps(&recipe).map_err(|reason| refuse("recipe", reason))?;
@@ -181,25 +187,48 @@ impl ExperimentRun {
 /// Refuses a stage that the trainer would refuse, hours later, because of its recipe. Returns the field and the reason.
 fn check_stage(experiment: &Experiment, stage: &Stage, recipe: &Recipe) -> Result<(), (&'static str, String)> {
     let lacks = |error: RecipeError| ("recipe", error.to_string());
-    let (field, measured) = match stage.kind {
+    let needed = match stage.kind {
         StageKind::Sft => {
             recipe.sft(&stage.recipe).map_err(lacks)?;
             return Ok(());
         }
         StageKind::Grpo => {
             let settings = recipe.grpo(&stage.recipe).map_err(lacks)?;
-            if let Err(reason) = settings.stages_to_train(stage.part) {
-                return Err(("part", reason));
-            }
+            let stages = settings.stages_to_train(stage.part).map_err(|reason| ("part", reason))?;
             if let Some(reason) = settings.reference_flaw().filter(|_| stage.reference.is_some()) {
                 return Err(("reference", reason.to_owned()));
             }
-            ("grpo.validation", settings.validation)
+            QuestionUse {
+                field: "grpo.validation",
+                validation: settings.validation,
+                refusals: settings.rewards_refusals(stages.clone()),
+                support: settings.needs_support(stages),
+            }
         }
-        StageKind::Dpo => ("dpo.validation", recipe.dpo(&stage.recipe).map_err(lacks)?.validation),
+        StageKind::Dpo => {
+            let settings = recipe.dpo(&stage.recipe).map_err(lacks)?;
+            QuestionUse {
+                field: "dpo.validation",
+                validation: settings.validation,
+                refusals: settings.rewards_refusals(),
+                support: settings.needs_support(),
+            }
+        }
     };
-    if measured == 0 && experiment.training.iter().any(|set| set.validation.is_some()) {
+    if needed.validation == 0 && experiment.training.iter().any(|set| set.validation.is_some()) {
+        let field = needed.field;
         return Err(("recipe", format!("{field} = 0: set it above 0, or give no `validation` under [[training]]")));
+    }
+    questions::check_training(experiment, needed).map_err(|reason| ("recipe", reason))
+}
+
+/// Refuses search options of the stage's arms that its policy ignores.
+fn check_arms(experiment: &Experiment, stage: &Stage, policy: Policy, path: &Path) -> Result<(), ExperimentError> {
+    let contender = Contender::Policy(Box::new(policy));
+    for (at, arm) in experiment.arm.iter().enumerate() {
+        if arm.stage.as_ref() == Some(&stage.name) {
+            check_forced(arm, at, &contender, path)?;
+        }
     }
     Ok(())
 }

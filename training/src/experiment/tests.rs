@@ -175,6 +175,7 @@ fn refusals_name_the_field() {
         ("at_least = -0.01", "at_most = inf", "endpoint[0].at_most", "finite"),
         ("at_least = -0.01", "at_least = 0.0\nat_most = 0.0", "endpoint[0].at_most", "conflicts"),
         ("at_least = -0.01", "at_least = 0.0\nsets = [\"x\"]", "endpoint[0].sets", "is no evaluation set"),
+        ("at_least = -0.01", "at_least = 0.0\nsets = [\"2wiki\", \"2wiki\"]", "endpoint[0].sets", "listed twice"),
     ] {
         assert!(TEXT.contains(from), "{from}");
         let message = parse(&TEXT.replacen(from, to, 1)).unwrap_err();
@@ -270,13 +271,10 @@ at_least = 0.0
     text.replace("RECIPE", concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/routerag-smollm2.toml"))
 }
 
-/// Otherwise the mistake would show after hours, when the trainer refuses its arguments.
-#[test]
-fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path();
+/// Writes files of one question each, and an index.
+fn ready(dir: &Path) {
     for name in ["train", "held_out", "words"] {
-        let line = format!("{{\"question\": \"What is in {name}?\", \"answers\": [\"a\"]}}\n");
+        let line = format!("{{\"question\": \"What is in {name}?\", \"answers\": [\"b\"]}}\n");
         std::fs::write(dir.join(format!("{name}.jsonl")), line).unwrap();
     }
     let document = |name: &str| Document {
@@ -288,12 +286,52 @@ fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
     };
     let corpus = Corpus::from_documents("words", ["w1", "w2"].map(document).to_vec());
     build(corpus, &Embedding::Mock, &dir.join("index"), &BuildOptions::default(), &()).unwrap();
+}
+
+/// Opens the experiment with this description. Returns the message of the error.
+fn opened(dir: &Path, description: &str) -> Result<(), String> {
     let path = dir.join("one.toml");
-    let open = |stage: &str, policy: &str| {
-        std::fs::write(&path, with_stage(dir, stage, policy)).unwrap();
-        let options = RunnerOptions { dir: dir.join("out"), program: "train".into(), host_args: Vec::new() };
-        ExperimentRun::open(&path, options).map(drop).map_err(|error| error.to_string())
-    };
+    std::fs::write(&path, description).unwrap();
+    let options = RunnerOptions { dir: dir.join("out"), program: "train".into(), host_args: Vec::new() };
+    ExperimentRun::open(&path, options).map(drop).map_err(|error| error.to_string())
+}
+
+/// Otherwise the mistake would show after hours, when the trainer refuses its questions, or in the report.
+#[test]
+fn questions_that_a_stage_or_an_endpoint_cannot_use_are_refused_before_the_first_job() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    let text = with_stage(dir, "kind = \"grpo\"", "plain");
+    assert_eq!(opened(dir, &text), Ok(()));
+    let validation = format!("validation = \"{}/held_out.jsonl\"\n", dir.display());
+    assert!(text.contains(&validation));
+    let aside = text.replace(&validation, "");
+    let supported = "kind = \"grpo\"\nset = ['grpo.stages=[{steps=1,reward={path_router={}}}]']";
+    for (text, field, reason) in [
+        (aside.clone(), "stage[0].recipe", "is more than a quarter of the 1 questions"),
+        (aside.replace("kind = \"grpo\"", "kind = \"grpo\"\nset = [\"grpo.validation=0\"]"), "", ""),
+        (text.replace("held_out.jsonl", "train.jsonl"), "stage[0].recipe", "is a training question too"),
+        (with_stage(dir, supported, "plain"), "stage[0].recipe", "uses supporting passages"),
+        (text.replace("metric = \"em\"", "metric = \"support_f1\""), "endpoint[0].metric", "the set words"),
+    ] {
+        match opened(dir, &text) {
+            Ok(()) => assert!(reason.is_empty(), "{text}"),
+            Err(message) => {
+                let names = !reason.is_empty() && message.contains(&format!(": {field}: "));
+                assert!(names && message.contains(reason), "{message}");
+            }
+        }
+    }
+}
+
+/// Otherwise the mistake would show after hours, when the trainer refuses its arguments.
+#[test]
+fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    let open = |stage: &str, policy: &str| opened(dir, &with_stage(dir, stage, policy));
     std::fs::create_dir(dir.join("policy")).unwrap();
     std::fs::write(dir.join("policy/policy.toml"), "name = \"own\"\nprotocol = \"plain\"\n").unwrap();
     for policy in ["plain", "passage-rag", dir.join("policy").to_str().unwrap()] {
@@ -311,6 +349,39 @@ fn stages_and_arms_that_cannot_run_are_refused_before_the_first_job() {
     ] {
         let message = open(stage, policy).unwrap_err();
         assert!(message.contains(&format!(": {field}: ")) && message.contains(reason), "{stage}: {message}");
+    }
+}
+
+/// Otherwise the report would call a mode forced that no search had.
+#[test]
+fn search_options_that_an_arm_ignores_are_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    std::fs::write(dir.join("samples.jsonl"), "").unwrap();
+    let data = format!("kind = \"sft\"\ndata = [\"{}/samples.jsonl\"]", dir.display());
+    let silent = format!("{data}\nset = [\"policy.budget.turns=0\"]");
+    let mode = "mode = \"graph\"";
+    for (stage, arm, option, field) in [
+        (&data, "policy = \"passage-rag\"", mode, "arm[1].mode"),
+        (&data, "policy = \"plain\"", mode, "arm[1].mode"),
+        (&data, "policy = \"no-retrieval\"", "k = 5", "arm[1].k"),
+        (&silent, "stage = \"trained\"", mode, "arm[0].mode"),
+        (&silent, "stage = \"trained\"", "k = 5", "arm[0].k"),
+        (&data, "policy = \"passage-rag\"", "k = 5", ""),
+        (&data, "policy = \"ircot\"", mode, ""),
+        (&data, "stage = \"trained\"", mode, ""),
+    ] {
+        let policy = arm.strip_prefix("policy = ").map_or("plain", |name| name.trim_matches('"'));
+        let text = with_stage(dir, stage, policy);
+        assert!(text.contains(arm), "{text}");
+        match opened(dir, &text.replace(arm, &format!("{arm}\n{option}"))) {
+            Ok(()) => assert!(field.is_empty(), "{arm}, {option}"),
+            Err(message) => {
+                let named = !field.is_empty() && message.contains(&format!(": {field}: "));
+                assert!(named && message.contains("remove it"), "{message}");
+            }
+        }
     }
 }
 

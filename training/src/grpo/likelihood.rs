@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens under the learner.
 
-use waymark_models::gradient::Learner;
+use waymark_models::gradient::{Learner, ScoredModel};
 
 use crate::TrainError;
 use crate::pack::{TrainingSequence, pack, passes};
@@ -8,7 +8,7 @@ use crate::pack::{TrainingSequence, pack, passes};
 /// Log-probability of each token of each sequence, in nats. Tokens that are not targets have 0.
 pub type Logprobs = Vec<Vec<f32>>;
 
-/// Computes the log-probability of every target token of `sequences`. If `base`, the adapter is left out.
+/// Computes the log-probability of every target token of `sequences` under `model`.
 ///
 /// # Errors
 /// If the model fails.
@@ -16,13 +16,13 @@ pub fn logprobs(
     learner: &mut Learner,
     sequences: &[TrainingSequence<'_>],
     pack_tokens: usize,
-    base: bool,
+    model: ScoredModel,
 ) -> Result<Logprobs, TrainError> {
     let mut all: Logprobs = sequences.iter().map(|sequence| vec![0.0; sequence.tokens.len()]).collect();
     for pass in passes(learner, sequences, pack_tokens) {
         let first = pass.start;
         let packed = pack(&sequences[pass]);
-        let scores = learner.score(&packed.pack, base)?;
+        let scores = learner.score(&packed.pack, model)?;
         for (place, score) in packed.places.iter().zip(scores) {
             all[first + place.sequence][place.token] = score.logprob;
         }
@@ -40,7 +40,7 @@ pub fn logprobs_under(
     sequences: &[TrainingSequence<'_>],
     pack_tokens: usize,
 ) -> Result<Logprobs, TrainError> {
-    under(learner, values, |learner| logprobs(learner, sequences, pack_tokens, false))
+    under(learner, values, |learner| logprobs(learner, sequences, pack_tokens, ScoredModel::Adapted))
 }
 
 /// Calls `ask` on the learner with `values` in place of its own, which are restored afterwards.

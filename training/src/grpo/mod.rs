@@ -18,18 +18,18 @@ use std::time::Instant;
 
 use waymark_agent::Policy;
 use waymark_engine::Engine;
-use waymark_models::gradient::{Learner, Tune};
+use waymark_models::gradient::{Learner, ScoredModel, Tune};
 use waymark_runtime::evaluate::Question;
 
 use crate::ledger::{RunLedger, RunObserver};
 use crate::optimizer::AdamW;
 use crate::recipe::{Grpo, GrpoReference};
-use crate::rollout::{QuestionSet, Rollout, RolloutBatch};
+use crate::rollout::{QuestionSet, Rollout, RolloutBatch, epoch_questions};
 use crate::run::MetricsRow;
 use crate::schedule::LearningRateSchedule;
 use crate::sft::MaskedSequence;
 use crate::store::SampleWriter;
-use crate::{TrainError, rollout_metrics, seeding};
+use crate::{TrainError, rollout_metrics};
 
 pub(crate) use self::likelihood::under;
 
@@ -86,16 +86,10 @@ impl GrpoTraining<'_> {
         (&self.goals[self.goals.len() - 1], before)
     }
 
-    /// Questions of a step. Each epoch goes through the questions of all sets in an order of its own.
+    /// Questions of a step, counted from 1.
     fn questions(&self, step: u64) -> Vec<(&QuestionSet, &Question)> {
-        let all: Vec<_> = self
-            .question_sets
-            .iter()
-            .flat_map(|question_set| question_set.questions.iter().map(move |q| (question_set, q)))
-            .collect();
-        let seed = |epoch| seeding::seed(self.seed, "questions", epoch);
-        let batch = seeding::batch(all.len(), self.settings.questions, self.earlier_steps + step - 1, seed);
-        batch.into_iter().map(|index| all[index]).collect()
+        let size = self.settings.questions;
+        epoch_questions(self.question_sets, self.seed, size, self.earlier_steps + step - 1)
     }
 
     /// Learning rate of a step. As in the reference implementation it is scheduled by rollout steps, not optimizer
@@ -271,7 +265,7 @@ impl GrpoTraining<'_> {
         let sequences: Vec<_> = participants.iter().map(|&member| masked[member].sequence()).collect();
         let tokens = self.settings.pack_tokens;
         let (old, row) = if self.settings.recompute {
-            let old = logprobs(learner, &sequences, tokens, false)?;
+            let old = logprobs(learner, &sequences, tokens, ScoredModel::Adapted)?;
             let participating: Vec<&Rollout> = participants.iter().map(|&member| &batch[member]).collect();
             let row = rollout_metrics::add_drift(row, &participating, &old);
             (old, row)
@@ -286,7 +280,9 @@ impl GrpoTraining<'_> {
         let reference = match self.settings.reference {
             // Without a KL weight the reference values do not matter, so no pass is spent on them.
             _ if self.settings.loss.kl == 0.0 => old.clone(),
-            GrpoReference::Base if *learner.tune() != Tune::Full => logprobs(learner, &sequences, tokens, true)?,
+            GrpoReference::Base if *learner.tune() != Tune::Full => {
+                logprobs(learner, &sequences, tokens, ScoredModel::Base)?
+            }
             _ => logprobs_under(learner, self.reference, &sequences, tokens)?,
         };
         Ok((old, reference, row))

@@ -21,7 +21,7 @@ use std::ops::Range;
 use waymark_agent::sanitize::sanitize;
 use waymark_agent::{AgentError, Conversation, Protocol, Runtime, SegmentKind};
 use waymark_engine::Origin;
-use waymark_models::gradient::{DistillationTerm, Learner, Likeliest, Objective, Score, Slope, Tune};
+use waymark_models::gradient::{DistillationTerm, Learner, Likeliest, Objective, Score, ScoredModel, Slope, Tune};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::GrpoTraining;
@@ -159,27 +159,29 @@ impl GrpoTraining<'_> {
         match self.settings.reference {
             // The learner still holds the frozen base, so without its adapter it is the reference.
             GrpoReference::Base if *learner.tune() != Tune::Full => {
-                most_probable_tokens(learner, views, count, tokens, true)
+                most_probable_tokens(learner, views, count, tokens, ScoredModel::Base)
             }
-            _ => under(learner, self.reference, |learner| most_probable_tokens(learner, views, count, tokens, false)),
+            _ => under(learner, self.reference, |learner| {
+                most_probable_tokens(learner, views, count, tokens, ScoredModel::Adapted)
+            }),
         }
     }
 }
 
-/// Computes the `count` most probable tokens of the learner at each position. If `base`, the adapter is left out.
+/// Computes the `count` most probable tokens of `model` at each position.
 fn most_probable_tokens(
     learner: &mut Learner,
     views: &[(usize, TeacherView)],
     count: usize,
     pack_tokens: usize,
-    base: bool,
+    model: ScoredModel,
 ) -> Result<Vec<TeacherTargets>, TrainError> {
     let sequences: Vec<TrainingSequence<'_>> = views.iter().map(|(_, view)| view.sequence()).collect();
     let mut all = vec![TeacherTargets::default(); views.len()];
     for pass in passes(learner, &sequences, pack_tokens) {
         let first = pass.start;
         let packed = pack(&sequences[pass]);
-        let likeliest = learner.likeliest(&packed.pack, count, base)?;
+        let likeliest = learner.likeliest(&packed.pack, count, model)?;
         for (place, likeliest) in packed.places.iter().zip(likeliest) {
             let member = first + place.sequence;
             // The targets of a sequence arrive in ascending order, as the binary search in `TeacherTargets::at` needs.

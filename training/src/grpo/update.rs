@@ -130,7 +130,7 @@ fn backward(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use waymark_models::gradient::Likeliest;
+    use waymark_models::gradient::{Likeliest, ScoredModel};
 
     use super::*;
     use crate::advantage::Advantage;
@@ -201,7 +201,8 @@ mod tests {
             let packed = pack(&sequences[at..=at]);
             let mut sum = 0.0;
             let mut tokens = 0u32;
-            for (place, all) in packed.places.iter().zip(learner.likeliest(&packed.pack, VOCAB, false).unwrap()) {
+            let likeliest = learner.likeliest(&packed.pack, VOCAB, ScoredModel::Adapted).unwrap();
+            for (place, all) in packed.places.iter().zip(likeliest) {
                 let Some((_, likeliest)) = taught.by_token.iter().find(|(token, _)| *token == place.token) else {
                     continue;
                 };
@@ -229,7 +230,7 @@ mod tests {
             let mut targets = 0u32;
             for at in first..(first + settings.micro_batch).min(sequences.len()) {
                 let packed = pack(&sequences[at..=at]);
-                let scores = learner.score(&packed.pack, false).unwrap();
+                let scores = learner.score(&packed.pack, ScoredModel::Adapted).unwrap();
                 for (place, score) in packed.places.iter().zip(scores) {
                     let logprob = f64::from(score.logprob);
                     let old = f64::from(known.0[at][place.token]);
@@ -262,7 +263,7 @@ mod tests {
             tokens.iter().zip(&learned).map(|(tokens, learned)| TrainingSequence { tokens, learned }).collect();
         let settings = settings();
         // The ratios lie within the clip bounds and beyond both of them, but none is near a bound.
-        let now = super::super::logprobs(&mut learner, &sequences, 1000, false).unwrap();
+        let now = super::super::logprobs(&mut learner, &sequences, 1000, ScoredModel::Adapted).unwrap();
         let moved = |by: [f32; 3]| -> Vec<Vec<f32>> {
             now.iter().map(|own| own.iter().enumerate().map(|(at, logprob)| logprob + by[at % 3]).collect()).collect()
         };

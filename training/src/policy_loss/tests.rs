@@ -13,8 +13,11 @@ type Rows = Vec<Vec<f64>>;
 
 #[derive(Deserialize)]
 struct Vectors {
+    #[serde(default)]
     verl: Vec<Verl>,
+    #[serde(default)]
     low_var_kl_clamp: Clamped,
+    #[serde(default)]
     trl_v0_16: Vec<Trl>,
 }
 
@@ -38,7 +41,7 @@ struct Verl {
     rest: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Clamped {
     log_probs: Vec<f64>,
     ref_log_probs: Vec<f64>,
@@ -94,7 +97,8 @@ fn close(found: f64, expected: f64) {
 #[test]
 fn policy_loss() {
     for Vectors { verl, low_var_kl_clamp, trl_v0_16 } in outside::vectors("policy_loss") {
-        assert!(!verl.is_empty() && trl_v0_16.len() == verl.len());
+        outside::require(!verl.is_empty(), format_args!("policy_loss has no cases of verl"));
+        assert_eq!(trl_v0_16.len(), verl.len(), "one case of TRL for each of verl");
         for (case, trl) in verl.iter().zip(trl_v0_16) {
             as_in_verl(case);
             let terms =
@@ -105,7 +109,7 @@ fn policy_loss() {
             close(means.kl, trl.mean_kl);
         }
         let Clamped { log_probs, ref_log_probs, value } = low_var_kl_clamp;
-        assert!(!value.is_empty());
+        outside::require(!value.is_empty(), format_args!("policy_loss has no bounded divergences"));
         for ((new, reference), expected) in log_probs.iter().zip(&ref_log_probs).zip(value) {
             close(KlEstimator::K3.of(*new, *reference).0, expected);
         }

@@ -191,7 +191,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
-    use waymark_models::gradient::{Precision, Tune};
+    use waymark_models::gradient::{Precision, ScoredModel, Tune};
     use waymark_models::kernel::Team;
 
     use super::*;
@@ -327,8 +327,8 @@ print(json.dumps([scores[at, token].item() for at, token in enumerate(tokens[1:]
         let tokens: Vec<u32> = (0..40).map(|at| (at * at + 3) % 48).collect();
         let learned = vec![true; tokens.len()];
         let packed = crate::pack::pack(&[crate::pack::TrainingSequence { tokens: &tokens, learned: &learned }]);
-        let own = learner.score(&packed.pack, false).unwrap();
-        let base = learner.score(&packed.pack, true).unwrap();
+        let own = learner.score(&packed.pack, ScoredModel::Adapted).unwrap();
+        let base = learner.score(&packed.pack, ScoredModel::Base).unwrap();
         let output = std::process::Command::new(python)
             .arg("-c")
             .arg(PEFT)

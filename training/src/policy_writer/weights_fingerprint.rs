@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use waymark_models::gradient::Learner;
+use waymark_models::gradient::{Learner, ScoredModel};
 use waymark_runtime::fingerprint;
 
 use super::BaseModel;
@@ -17,7 +17,8 @@ use crate::pack::{TrainingSequence, pack};
 pub fn add_fingerprint(dir: &Path, learner: &mut Learner, base: BaseModel<'_>) -> Result<(), TrainError> {
     let learned = vec![true; base.probe.len()];
     let packed = pack(&[TrainingSequence { tokens: base.probe, learned: &learned }]);
-    let logprobs = learner.score(&packed.pack, false)?.iter().map(|score| score.logprob).collect();
+    let scores = learner.score(&packed.pack, ScoredModel::Adapted)?;
+    let logprobs = scores.iter().map(|score| score.logprob).collect();
     let written = fingerprint::of_scores(base.probe.to_vec(), logprobs)
         .and_then(|fingerprint| fingerprint::write(&dir.join("policy.toml"), &fingerprint));
     written.map_err(|error| TrainError::Fingerprint { dir: dir.to_owned(), reason: format!("{error:#}") })

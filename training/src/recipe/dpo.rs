@@ -133,6 +133,16 @@ fn with_heads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ranke
 }
 
 impl Dpo {
+    /// Returns `true` if all stages reward refusals.
+    pub fn rewards_refusals(&self) -> bool {
+        self.stages.iter().all(|stage| stage.reward.rewards_refusals())
+    }
+
+    /// Returns `true` if the training needs questions with known supporting passages.
+    pub fn needs_support(&self) -> bool {
+        self.stages.iter().any(|stage| stage.reward.reward().needs_support())
+    }
+
     pub(super) fn checks(&self) -> Vec<Check> {
         let stages = |right: fn(&DpoStage) -> bool| self.stages.iter().all(right);
         let measured = self.validation > 0;

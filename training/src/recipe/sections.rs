@@ -213,6 +213,18 @@ impl Grpo {
         }
     }
 
+    /// Returns `true` if all of these stages reward refusals.
+    pub fn rewards_refusals(&self, stages: Range<usize>) -> bool {
+        self.stages[stages].iter().all(|stage| stage.reward.rewards_refusals())
+    }
+
+    /// Returns `true` if training these stages needs questions with known supporting passages.
+    pub fn needs_support(&self, stages: Range<usize>) -> bool {
+        // Route weights and the teacher need them even if no reward does.
+        let weighed = self.routes.is_some() || self.active_teacher().is_some();
+        weighed || self.stages[stages].iter().any(|stage| stage.reward.reward().needs_support())
+    }
+
     /// Returns the range of the stages to train: the one with this number, from 1, or all for `None`.
     ///
     /// # Errors

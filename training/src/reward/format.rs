@@ -44,7 +44,8 @@ impl Reward for FormatBonus {
     fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
             // A forced answer was written by the server, which would earn the format bonus for the policy.
-            let own = if sample.is_forced() { "" } else { &sample.text };
+            let reply = sample.opened_text();
+            let own = if sample.is_forced() { "" } else { &*reply };
             let em = ExactMatch::of_sample(sample);
             let form = f64::from(u8::from(FormatState::of(own)));
             let total = self.of(own, closed_answer(sample), &sample.golds);

@@ -47,7 +47,7 @@ impl Reward for GraphR1 {
     fn score(&self, samples: &[Sample]) -> Vec<RewardValue> {
         let score = |sample: &Sample| {
             // The text of a sample has no control tokens, but the loop knows where its messages begin and end.
-            let mut turns = path_router::turns(&sample.text);
+            let mut turns = path_router::turns(&sample.opened_text());
             // A forced answer is not the policy's. Graph-R1 has no turn after the last round: the last query ends its
             // episodes, so that turn is dropped. In any other turn with a forced answer, the policy wrote neither a
             // query nor an answer.

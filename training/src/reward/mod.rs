@@ -14,7 +14,7 @@
 //! | `tearag` | TeaRAG | F1, format, and coverage of the gold passages |
 //! | `evo_rag` | EVO-RAG | step rewards with weights over time |
 //! | `extract` | | extraction of the answer from a decoded sequence |
-//! | `scorer`, `context`, `similarity` | | scoring of rollouts, and its inputs besides the trajectory |
+//! | `scorer`, `context` | | scoring of rollouts, and its inputs besides the trajectory |
 
 mod balance;
 mod context;
@@ -30,7 +30,6 @@ pub mod path_router;
 pub mod route_shares;
 mod scorer;
 pub mod searcher;
-mod similarity;
 pub mod tearag;
 
 pub use balance::balanced;
@@ -39,7 +38,7 @@ pub use efficiency::{Efficiency, Pairing, efficiencies, percentile};
 pub use exact::ExactMatch;
 pub use format::{FormatBonus, FormatState};
 pub use scorer::RewardScorer;
-pub use similarity::TextSimilarity;
+pub use waymark_runtime::evaluate::TextSimilarity;
 
 #[cfg(test)]
 mod formula_tests;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use waymark_agent::{EpisodeOptions, Policy, Runtime, Search, SearchError, SearchQuery};
 use waymark_index::{Evidence, Hit, HitPath, Mode, Passage, TripleHit};
+use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::evaluate;
@@ -16,7 +17,7 @@ use super::evo_rag::EvoRagReward;
 use super::graph_r1::GraphR1;
 use super::graphrag_r1::Attenuated;
 use super::tearag::{TeaRagReward, part};
-use super::{Reward, RewardContext, TextSimilarity};
+use super::{FormatBonus, Reward, RewardContext, TextSimilarity};
 use crate::data::scripted::{Author, ScriptedGenerator};
 use crate::dpo::{self, Preference};
 use crate::sample::{RewardValue, Sample, SampleTask};
@@ -77,17 +78,26 @@ async fn played_within(rounds: Option<usize>, protocol: &str, turns: &[&str]) ->
 
 /// Plays an episode with the given options.
 async fn played_under(bounds: EpisodeOptions, protocol: &str, turns: &[&str]) -> Sample {
+    played_after(None, bounds, protocol, turns).await
+}
+
+/// Plays an episode whose prompt is written by a chat template.
+async fn played_after(template: Option<&str>, bounds: EpisodeOptions, protocol: &str, turns: &[&str]) -> Sample {
     let tokenizer = Arc::new(Tokenizer::bytes());
+    let template = template.map(|text| Arc::new(ChatTemplate::new(text, "", "<|im_end|>").unwrap()));
     let author = Arc::new(Mutex::new(Turns(turns.iter().map(|turn| (*turn).to_owned()).collect())));
-    let script = ScriptedGenerator::new(Arc::clone(&tokenizer), author, 16_384);
-    let runtime = Runtime::new(script, tokenizer, None, vec![257], Some(Arc::new(ThingSearch)));
     let policy = Policy::builtin(protocol).unwrap();
+    let tags = policy.protocol.tags();
+    let script = ScriptedGenerator::new(Arc::clone(&tokenizer), author, 16_384).with_template(template.clone(), tags);
+    let runtime =
+        Runtime::new(script, Arc::clone(&tokenizer), template.clone(), vec![257], Some(Arc::new(ThingSearch)));
     let options = EpisodeOptions { guided: Some(false), ..bounds };
     let trajectory = evaluate::play(&runtime, &policy, "What is red?", options).await.unwrap();
     let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let golds = known(&["red house"]);
     let supporting = known(&["barn", "house"]);
-    Sample::from_trajectory(trajectory, SampleTask { golds, supporting, ..SampleTask::default() })
+    let task = SampleTask { golds, supporting, ..SampleTask::default() };
+    Sample::from_trajectory(trajectory, task).with_opened_thought(template.as_deref(), &tokenizer, tags)
 }
 
 fn scored(reward: &dyn Reward, sample: &Sample) -> RewardValue {
@@ -132,6 +142,31 @@ async fn graph_r1() {
     let turns = [&asks[..], &["c</think>\n<query>the moon</query>", "red house</answer>"]].concat();
     let sample = played_under(bounds, "path-router", &turns).await;
     assert_eq!((sample.evidence.len(), scored(&GraphR1, &sample).total), (2, -0.5), "{}", sample.text);
+}
+
+/// Checks prompts of models that always think: their template ends with the tag of the first thought.
+#[tokio::test]
+async fn formats_are_read_with_the_thought_that_the_prompt_has_opened() {
+    const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                            {% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    let bonus = FormatBonus { structure: 0.2, answer: 0.1, retrieval: 0.1 };
+    let search_r1 = ["<think>a</think>\n<search>the house</search>", "<think>b</think>\n<answer>red house</answer>"];
+    let path_router = ["<think>a</think>\n<query>the house</query>", "b</think>\n<answer>red house</answer>"];
+    let cases: [(&str, [&str; 2], &dyn Reward); 2] =
+        [("search-r1", search_r1, &bonus), ("path-router", path_router, &GraphR1)];
+    for (protocol, turns, reward) in cases {
+        let plain = played(protocol, &turns).await;
+        let sample = played_after(Some(TEMPLATE), EpisodeOptions::default(), protocol, &turns).await;
+        assert_eq!((plain.opened.as_deref(), sample.opened.as_deref()), (None, Some("<think>")));
+        // The tag is in the prompt, so no turn writes it again.
+        assert!(sample.text.starts_with("a</think>\n"), "{}", sample.text);
+        let values = [&plain, &sample].map(|sample| scored(reward, sample));
+        assert_eq!(values[0], values[1], "{}", sample.text);
+        assert_eq!(values[1].total, 1.0, "{}", sample.text);
+        // A policy that opens the thought again does not keep the format.
+        let again = Sample { text: format!("<think>{}", sample.text), ..sample };
+        assert!(scored(reward, &again).parts["form"] < values[1].parts["form"], "{}", again.text);
+    }
 }
 
 #[tokio::test]

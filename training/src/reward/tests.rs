@@ -236,6 +236,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         logprobs: Vec::new(),
         prompt_tokens: 0,
         text: text.to_owned(),
+        opened: None,
         actions: Vec::new(),
         evidence: evidence.collect(),
         support: None,

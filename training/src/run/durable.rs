@@ -10,6 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use waymark_models::folder::FolderDraft;
+use waymark_runtime::durable_file;
 
 use super::RunError;
 
@@ -91,13 +92,7 @@ pub(super) fn is_part(name: &str) -> bool {
 /// # Errors
 /// On an I/O error.
 pub(crate) fn sync_parent(path: &Path) -> Result<(), RunError> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    sync(parent)
-}
-
-/// Syncs a directory through a file handle on it.
-fn sync(path: &Path) -> Result<(), RunError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(RunError::io("sync", path))
+    durable_file::sync_parent(path).map_err(RunError::io("sync the directory of", path))
 }
 
 fn sibling(path: &Path, end: &str) -> PathBuf {

@@ -8,7 +8,7 @@ mod tests;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use waymark_models::gradient::{Learner, Score, Slope};
+use waymark_models::gradient::{Learner, Score, ScoredModel, Slope};
 
 use crate::TrainError;
 use crate::ledger::{RunLedger, RunObserver};
@@ -154,7 +154,7 @@ impl<'a> SftTraining<'a> {
         let mut loss = 0.0;
         let mut targets = 0;
         for pass in passes(learner, &sequences, self.settings.pack_tokens) {
-            let scores = learner.score(&pack(&sequences[pass]).pack, false)?;
+            let scores = learner.score(&pack(&sequences[pass]).pack, ScoredModel::Adapted)?;
             loss -= scores.iter().map(|score| f64::from(score.logprob)).sum::<f64>();
             targets += scores.len();
         }

@@ -57,7 +57,7 @@ fn tokens(report: &EvaluationReport) -> String {
         error: summary.em.error,
         group: report.sets.iter().position(|other| other.name == set.name).unwrap_or(0),
     });
-    ScatterPlot { title: "EM by thinking and content tokens", x: "tokens per question", y: "EM", dots: dots.collect() }
+    ScatterPlot { title: "EM by tokens after the prompt", x: "tokens per question", y: "EM", dots: dots.collect() }
         .draw()
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::remote::tests::{ScriptedEndpoint, ScriptedReply};
 
 /// Time for the vector of a query.
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Texts of a request in either form.
 fn texts(body: &Value) -> Vec<String> {
@@ -215,17 +215,27 @@ fn queries_fail_at_once_after_a_refused_connection_and_documents_wait_for_the_en
     let address = server.url.trim_start_matches("http://").trim_end_matches("/v1").to_owned();
     let endpoint = endpoint(&server, "/v1");
     drop(server);
+    // Keeps the port until the endpoint is back, so that no other test gets it.
+    let port = tokio::net::TcpSocket::new_v4().unwrap();
+    port.set_reuseaddr(true).unwrap();
+    port.bind(address.parse().unwrap()).unwrap();
     let begun = Instant::now();
     let first = endpoint.embed(&["a"]).unwrap_err().to_string();
     assert!(first.contains("cannot reach http://"), "{first}");
     assert!(begun.elapsed() > FIRST_WAIT, "it was tried again");
-    let begun = Instant::now();
-    let second = endpoint.embed(&["a"]).unwrap_err();
-    assert!(begun.elapsed() < FIRST_WAIT, "{:?}", begun.elapsed());
-    assert!(matches!(second.downcast_ref(), Some(CompleteError::Transient { .. })), "{second}");
+    // Tried again, a query fails after three seconds. A machine that stands still for one forgets the refusal, and the
+    // next query finds it.
+    let fails_at_once = (0..3).any(|_| {
+        let begun = Instant::now();
+        let next = endpoint.embed(&["a"]).unwrap_err();
+        assert!(matches!(next.downcast_ref(), Some(CompleteError::Transient { .. })), "{next}");
+        begun.elapsed() < TIMEOUT / 2
+    });
+    assert!(fails_at_once);
     thread::scope(|scope| {
         let commit = scope.spawn(|| endpoint.embed_documents(&["abc"]));
         thread::sleep(Duration::from_millis(250));
+        drop(port);
         let _server = ScriptedEndpoint::start_at(&address, |_, body| by_length(body));
         assert_eq!(commit.join().unwrap().unwrap(), [[3.0, 1.0]]);
         // The reply has shown that the endpoint is back.
@@ -245,7 +255,7 @@ fn the_query_of_a_url_is_sent_and_never_shown() {
     ];
     for (given, sent) in paths {
         let url = format!("http://{address}{given}?api-version=secret");
-        let endpoint = EmbedEndpoint::new(&url, "m", None, Duration::from_millis(300)).unwrap();
+        let endpoint = EmbedEndpoint::new(&url, "m", None, Duration::from_secs(1)).unwrap();
         let error = endpoint.measured().unwrap_err().to_string();
         assert!(error.contains(&format!("http://{address}{sent} ")) && !error.contains("secret"), "{error}");
         let (socket, _) = listener.accept().unwrap();

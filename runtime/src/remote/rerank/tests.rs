@@ -3,7 +3,8 @@
 use super::*;
 use crate::remote::tests::ScriptedEndpoint;
 
-const SECOND: Duration = Duration::from_secs(1);
+/// Time of a request, which no endpoint exceeds in a test that does not set another.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Reply that scores each text by its length over 10, last first.
 fn by_length(body: &Value, name: &str, score: &str) -> Vec<Value> {
@@ -15,8 +16,13 @@ fn by_length(body: &Value, name: &str, score: &str) -> Vec<Value> {
 }
 
 fn endpoint(server: &ScriptedEndpoint, path: &str) -> RerankEndpoint {
+    within(TIMEOUT, server, path)
+}
+
+/// Returns an endpoint that has to answer each request within `timeout`.
+fn within(timeout: Duration, server: &ScriptedEndpoint, path: &str) -> RerankEndpoint {
     let url = format!("{}{path}", server.url.trim_end_matches("/v1"));
-    RerankEndpoint::new(&url, Some("m".to_owned()), None, 2 * SECOND).unwrap()
+    RerankEndpoint::new(&url, Some("m".to_owned()), None, timeout).unwrap()
 }
 
 fn relevances(scores: &[RerankScore]) -> Vec<f32> {
@@ -78,6 +84,26 @@ fn transient_failures_are_retried_within_the_time_of_one_request() {
 }
 
 #[test]
+fn each_request_of_one_reranking_has_the_whole_time() {
+    let timeout = Duration::from_secs(4);
+    let server = ScriptedEndpoint::start(move |_, body| {
+        thread::sleep(timeout * 3 / 10);
+        (Some(200), None, json!(by_length(body, "texts", "score")).to_string())
+    });
+    // The four requests together take longer than one may take.
+    assert_eq!(within(timeout, &server, "/rerank").rerank("q", &["a"; 128]).unwrap().len(), 128);
+    assert_eq!(server.seen.lock().unwrap().len(), 4);
+}
+
+#[test]
+fn a_timeout_shorter_than_a_wait_is_kept() {
+    let server = ScriptedEndpoint::start(|_, _| (None, None, String::new()));
+    let endpoint = within(Duration::from_millis(10), &server, "/rerank");
+    let error = endpoint.rerank("q", &["a"]).unwrap_err().to_string();
+    assert!(error.contains("no reply from") && error.contains("within 0.0 s"), "{error}");
+}
+
+#[test]
 fn replies_that_do_not_score_every_document_once_are_refused() {
     for (reply, expected) in [
         (json!({"results": []}), "no score for index 0"),
@@ -90,5 +116,5 @@ fn replies_that_do_not_score_every_document_once_are_refused() {
         assert!(error.contains(expected), "{error}");
         assert_eq!(server.seen.lock().unwrap().len(), 1);
     }
-    assert!(RerankEndpoint::new("host/rerank", None, None, SECOND).unwrap_err().to_string().contains("host/rerank"));
+    assert!(RerankEndpoint::new("host/rerank", None, None, TIMEOUT).unwrap_err().to_string().contains("host/rerank"));
 }

@@ -53,6 +53,33 @@ async fn of_two_writers_the_second_is_refused() {
 }
 
 #[tokio::test]
+async fn a_searched_replica_follows_a_writer_that_continues_from_a_copy() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let one = built(10);
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    copy_all(one.path(), copy.path());
+    // Both logs have the same name, and records of the same lengths.
+    for number in [20, 22] {
+        add(one.path(), number);
+    }
+    for number in [21, 23, 24] {
+        add(copy.path(), number);
+    }
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    let replica_dir = tempfile::tempdir().unwrap();
+    let mut replica = Replica::open(replica_dir.path(), remote.clone()).unwrap();
+    replica.refresh().await.unwrap();
+    let searched = live(replica_dir.path());
+    assert_eq!(searched.current().documents(None, 100).unwrap(), all(one.path()));
+    push(copy.path(), &remote, PushOptions { replace: true, ..PushOptions::default() }).await.unwrap();
+    replica.refresh().await.unwrap();
+    assert!(searched.refresh().unwrap());
+    assert_eq!(searched.current().documents(None, 100).unwrap(), all(copy.path()));
+}
+
+#[tokio::test]
 async fn a_killed_writer_recognizes_its_own_publication() {
     let place = tempfile::tempdir().unwrap();
     let remote = remote(place.path());

@@ -1,6 +1,6 @@
 //! Hidden states of branches from the frozen encoder.
 
-use waymark_models::gradient::{Learner, Tune};
+use waymark_models::gradient::{Learner, ScoredModel, Tune};
 
 use super::{BranchKey, BranchStates};
 use crate::TrainError;
@@ -21,9 +21,11 @@ impl DpoTraining<'_> {
         let tokens = self.settings.pack_tokens;
         // Without an adapter to leave out, the frozen encoder is the model with the run's initial values.
         if *learner.tune() == Tune::Full {
-            return under(learner, self.initial, |learner| encode(learner, branches, batch, tokens, false));
+            return under(learner, self.initial, |learner| {
+                encode(learner, branches, batch, tokens, ScoredModel::Adapted)
+            });
         }
-        encode(learner, branches, batch, tokens, true)
+        encode(learner, branches, batch, tokens, ScoredModel::Base)
     }
 }
 
@@ -33,7 +35,7 @@ fn encode(
     branches: &[BranchKey],
     batch: &[Rollout],
     pack_tokens: usize,
-    base: bool,
+    model: ScoredModel,
 ) -> Result<BranchStates, TrainError> {
     let context = learner.config().context;
     let mut states = BranchStates::new();
@@ -45,7 +47,7 @@ fn encode(
         for pass in passes(learner, &sequences, pack_tokens) {
             let first = pass.start;
             let packed = pack(&sequences[pass]);
-            let found = learner.states(&packed.pack, base)?;
+            let found = learner.states(&packed.pack, model)?;
             states.extend(packed.places.iter().zip(found).map(|(place, state)| (own[first + place.sequence], state)));
         }
     }
@@ -91,7 +93,7 @@ mod tests {
         let mut learner = tiny::learner(&weights);
         let batch = [rollout(0, 3), rollout(0, 5), rollout(1, 7)];
         let branches = [(0, 0), (0, 1), (1, 0), (2, 1)];
-        let found = encode(&mut learner, &branches, &batch, 1000, true).unwrap();
+        let found = encode(&mut learner, &branches, &batch, 1000, ScoredModel::Base).unwrap();
         assert!(found.keys().copied().eq(branches) && found.values().all(|state| state.len() == 64));
         for (&(member, turn), state) in &found {
             // The same state predicts the next token of the trajectory.
@@ -100,16 +102,16 @@ mod tests {
             let tokens: Vec<u32> = tokens[..end].iter().copied().chain([9]).collect();
             let learned: Vec<bool> = (0..=end).map(|at| at == end).collect();
             let alone = pack(&[TrainingSequence { tokens: &tokens, learned: &learned }]).pack;
-            let alone = learner.states(&alone, true).unwrap().remove(0);
+            let alone = learner.states(&alone, ScoredModel::Base).unwrap().remove(0);
             assert!(state.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-4), "{member} {turn}");
         }
         // Neither the adapter nor the size of passes has an effect.
         tiny::nudge(&mut learner);
-        let parted = encode(&mut learner, &branches, &batch, 30, true).unwrap();
+        let parted = encode(&mut learner, &branches, &batch, 30, ScoredModel::Base).unwrap();
         for (one, other) in found.values().zip(parted.values()) {
             assert!(one.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-4));
         }
-        assert_eq!(encode(&mut learner, &branches, &batch, 1000, true).unwrap(), found);
+        assert_eq!(encode(&mut learner, &branches, &batch, 1000, ScoredModel::Base).unwrap(), found);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct SetScores {
     pub scores: BTreeMap<Metric, Score>,
     /// Searches per question by mode: passage, graph, hybrid, triples, kag, hypergraph.
     pub modes: [f64; 6],
-    /// Scores by kind of question, over all seeds.
+    /// Scores by kind of question, over all seeds, with errors of questions and of seeds together.
     pub kinds: Vec<KindSummary>,
 }
 
@@ -90,9 +90,27 @@ impl SetScores {
                 per(|row| row.searches.kag),
                 per(|row| row.searches.hypergraph),
             ],
-            kinds: KindSummary::all(rows.iter().copied()),
+            kinds: kinds(set, results),
         }
     }
+}
+
+/// Summarizes the kinds of questions of a set, with the errors of [`Score`].
+fn kinds(set: &str, results: &ArmResults) -> Vec<KindSummary> {
+    let mut kinds = KindSummary::all(results.rows(set));
+    for summary in &mut kinds {
+        let kind = summary.kind.clone();
+        let error = |value: fn(&EpisodeRow) -> Option<f64>| {
+            let of_kind = |row: &&EpisodeRow| row.kind.as_deref() == Some(kind.as_str());
+            let values = |rows: &Vec<EpisodeRow>| rows.iter().filter(of_kind).filter_map(value).collect();
+            let seeds: Vec<Vec<f64>> = results.seeds.iter().filter_map(|(_, rows)| rows.get(set)).map(values).collect();
+            Score::of(&seeds).map_or(0.0, |score| score.error)
+        };
+        summary.em.error = error(|row| Some(row.em));
+        summary.f1.error = error(|row| Some(row.f1));
+        summary.supported.error = error(|row| row.supported.map(|holds| f64::from(u8::from(holds))));
+    }
+    kinds
 }
 
 impl Score {
@@ -164,5 +182,25 @@ mod tests {
         let seeds = Score::of(&[vec![0.0; 4], vec![1.0; 4]]).unwrap();
         assert!((seeds.error - 0.5).abs() < 1e-12, "the seeds differ by one: {seeds:?}");
         assert_eq!(Score::of(&[vec![]]), None);
+    }
+
+    /// Otherwise the errors would shrink with the number of seeds, whose questions are the same.
+    #[test]
+    fn errors_of_kinds_are_those_of_scores() {
+        let row = |em: f64| EpisodeRow { kind: Some("bridge".to_owned()), em, f1: em, ..EpisodeRow::default() };
+        let rows = |scores: &[f64]| BTreeMap::from([("words".to_owned(), scores.iter().copied().map(row).collect())]);
+        let seeds = vec![
+            (Some(1), rows(&[0.0, 1.0, 0.0, 1.0])),
+            (Some(2), rows(&[0.0, 1.0, 1.0, 1.0])),
+            (Some(3), rows(&[0.0, 1.0, 0.0, 1.0])),
+        ];
+        let scores = SetScores::of("words", &ArmResults { name: "arm".to_owned(), seeds });
+        let [kind] = &scores.kinds[..] else { panic!("{:?}", scores.kinds) };
+        assert_eq!(
+            (kind.em.error, kind.f1.error),
+            (scores.scores[&Metric::Em].error, scores.scores[&Metric::F1].error)
+        );
+        assert!(kind.em.error > 0.0 && (kind.em.mean - scores.scores[&Metric::Em].mean).abs() < 1e-12);
+        assert_eq!((kind.em.count, kind.supported.count, kind.supported.error), (12, 0, 0.0));
     }
 }

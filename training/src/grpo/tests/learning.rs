@@ -72,7 +72,7 @@ async fn all_weights_train_and_the_engine_uses_them_at_once() {
     let samples = store::read(&dir.join("samples.jsonl")).unwrap();
     let masked: Vec<MaskedSequence> = samples[11 * 24..].iter().map(MaskedSequence::new).collect();
     let sequences: Vec<_> = masked.iter().map(MaskedSequence::sequence).collect();
-    let stale = logprobs(&mut tiny::whole(&weights), &sequences, 1000, false).unwrap();
+    let stale = logprobs(&mut tiny::whole(&weights), &sequences, 1000, ScoredModel::Adapted).unwrap();
     let apart = |(sample, stale): (&Sample, &Vec<f32>)| {
         let sampled = sample.sampled_logprobs().into_iter().zip(sample.loss_mask()).zip(stale);
         sampled.filter_map(|((own, learned), stale)| Some((own.filter(|_| learned)? - stale).abs())).fold(0.0, f32::max)
@@ -131,7 +131,7 @@ fn flat_groups_carry_no_policy_gradient() {
         let mut learner = tiny::learner(&weights);
         let sequences: Vec<_> =
             tokens.iter().map(|tokens| crate::pack::TrainingSequence { tokens, learned: &learned }).collect();
-        let old = logprobs(&mut learner, &sequences, 1000, false).unwrap();
+        let old = logprobs(&mut learner, &sequences, 1000, ScoredModel::Adapted).unwrap();
         let flat = |own: usize| own % 6 < 3;
         let trajectory = |own: usize| LossTrajectory {
             sequence: sequences[own],

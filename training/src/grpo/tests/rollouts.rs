@@ -73,7 +73,7 @@ async fn log_probabilities_agree_after_observations_too() {
     let batch = rollouts(&policy, &[(&question_set, &question)], &plan).await.unwrap().rollouts;
     let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
     let sequences: Vec<_> = masked.iter().map(MaskedSequence::sequence).collect();
-    let own = logprobs(&mut tiny::learner(&weights), &sequences, 8192, false).unwrap();
+    let own = logprobs(&mut tiny::learner(&weights), &sequences, 8192, ScoredModel::Adapted).unwrap();
     let mut after = 0;
     for (rollout, own) in batch.iter().zip(&own) {
         let sample = &rollout.sample;

@@ -94,7 +94,8 @@ impl EvoRagReward {
                     let finds = self.bonus.finds(sample, act.turn);
                     own.retrieval_bonus = finds.map_or(0.0, |finds| if finds { 1.0 } else { -1.0 });
                     // r_dup: the similarity to the most similar earlier query, negated.
-                    let most = queries.iter().map(|query| similarity.cosine(query, &request.query)).reduce(f32::max);
+                    let cosine = |query: &&str| similarity.cosine(query, &request.query) as f32;
+                    let most = queries.iter().map(cosine).reduce(f32::max);
                     own.overlap = most.map_or(0.0, |most| -f64::from(most));
                     // `time` counts from 0, as in the paper's algorithm 1.
                     let late = time as f64 >= LATE * self.steps as f64;

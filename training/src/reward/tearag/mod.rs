@@ -70,7 +70,7 @@ impl TeaRagReward {
     /// several of them.
     fn memory(&self, similarity: &TextSimilarity, support: &[String], texts: &[&str], steps: usize) -> f64 {
         let best = |gold: &String| {
-            let alike = texts.iter().map(|text| self.relevance.of(similarity.cosine(gold, text)));
+            let alike = texts.iter().map(|text| self.relevance.of(similarity.cosine(gold, text) as f32));
             alike.fold(0.0, f64::max)
         };
         support.iter().map(best).sum::<f64>() / steps.max(1) as f64
