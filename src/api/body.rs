@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -13,7 +13,10 @@ use super::hint::Hint;
 use super::state::AppState;
 
 /// Maximum nesting of arrays and objects in a body. Below the parser's own limit, and far above what any request needs.
-pub(crate) const MAX_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
+
+/// Key under which `serde_json` parses a string as more JSON, whose nesting nobody has checked.
+const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
 /// Request type of the HTTP interface. Each one is declared with `deny_unknown_fields`, and so is every type inside
 /// unless it collects unknown fields and refuses them itself. Without these declarations, unknown fields would be
@@ -75,12 +78,19 @@ impl<T: WireRequest> FromRequest<AppState> for JsonBody<T> {
     }
 }
 
-/// Refuses requests whose headers show that the body is too large or not JSON.
+/// Refuses requests whose headers show that the body is too large, compressed or not JSON.
 fn check_headers(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     // Refused by its declared length, before a byte of it is read.
     if length.is_some_and(|length| length > limit as u64) {
         return Err(too_large(limit));
+    }
+    // Refused by its name: the compressed bytes would only be refused as text that is not UTF-8.
+    let is_compressed = |encoding: &&HeaderValue| !encoding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if let Some(encoding) = headers.get_all(header::CONTENT_ENCODING).iter().find(is_compressed) {
+        let encoding = String::from_utf8_lossy(encoding.as_bytes());
+        let message = format!("the body must be sent without compression, not with `content-encoding: {encoding}`");
+        return Err(ApiError::new(Code::UnsupportedMediaType, message));
     }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -114,9 +124,7 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Value, ApiError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid UTF-8: {error}")))?;
     // Refused before anything is built from it.
-    if is_too_deep(text) {
-        return Err(ApiError::new(Code::InvalidJson, format!("the body is nested deeper than {MAX_DEPTH} levels")));
-    }
+    check_text(text).map_err(|reason| ApiError::new(Code::InvalidJson, format!("the body {reason}")))?;
     serde_json::from_str(text)
         .map_err(|error| ApiError::new(Code::InvalidJson, format!("the body is not valid JSON: {error}")))
 }
@@ -126,25 +134,43 @@ pub(crate) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
 }
 
-/// Returns `true` if arrays and objects in a JSON text are nested deeper than [`MAX_DEPTH`].
-pub(crate) fn is_too_deep(text: &str) -> bool {
+/// Refuses JSON whose arrays and objects are nested deeper than [`MAX_DEPTH`], also within strings that the parser would
+/// take for JSON.
+///
+/// # Errors
+/// The reason, as the rest of a sentence about the text.
+pub(crate) fn check_text(text: &str) -> Result<(), String> {
     let mut depth = 0usize;
-    let mut quoted = false;
+    let mut string = None;
     let mut escaped = false;
-    for byte in text.bytes() {
-        match byte {
+    for (at, byte) in text.bytes().enumerate() {
+        match (byte, string) {
             _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => depth += 1,
-            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            (b'\\', Some(_)) => escaped = true,
+            (b'"', None) => string = Some(at),
+            (b'"', Some(begin)) => {
+                string = None;
+                if is_raw_value(&text[begin..=at]) {
+                    return Err(format!("holds the text `{RAW_VALUE}`, which is reserved"));
+                }
+            }
+            (b'[' | b'{', None) => depth += 1,
+            (b']' | b'}', None) => depth = depth.saturating_sub(1),
             _ => {}
         }
         if depth > MAX_DEPTH {
-            return true;
+            return Err(format!("is nested deeper than {MAX_DEPTH} levels"));
         }
     }
-    false
+    Ok(())
+}
+
+/// Returns `true` if a JSON string, with its quotation marks, stands for [`RAW_VALUE`], with or without escapes.
+fn is_raw_value(quoted: &str) -> bool {
+    // The longest escape of a character has six bytes.
+    let is_as_long = (RAW_VALUE.len() + 2..=6 * RAW_VALUE.len() + 2).contains(&quoted.len());
+    let has_dollar = || quoted.starts_with("\"$") || quoted.starts_with("\"\\u0024");
+    is_as_long && has_dollar() && serde_json::from_str::<String>(quoted).is_ok_and(|text| text == RAW_VALUE)
 }
 
 /// Checks that an optional number is from `low` to `high`.
@@ -270,6 +296,18 @@ mod tests {
         assert_eq!((error.code, error.param.as_deref()), (Code::UnsupportedParameter, Some("reasoning_effort")));
         assert!(parse::<Outer>(br#"{"name":"a","reasoning_effort":null}"#, HintRule::Refuse).is_ok());
         assert_eq!(refused(r#"{"name":"a","reasoning_effort":"huge"}"#).1.as_deref(), Some("reasoning_effort"));
+    }
+
+    #[test]
+    fn json_within_a_string_is_never_parsed() {
+        let hidden = |key: &str| format!(r#"{{"name":"a","list":[{{"{key}":"[]"}}]}}"#);
+        for key in [RAW_VALUE, r"\u0024serde_json::private::RawValue", r"$\u0073erde_json::private::RawV\u0061lue"] {
+            let refused = json(hidden(key).as_bytes()).unwrap_err();
+            assert_eq!(refused.code, Code::InvalidJson, "{key}");
+            assert!(refused.message.contains("reserved"), "{}", refused.message);
+        }
+        assert!(json(hidden("$serde_json::private::RawValues").as_bytes()).is_ok());
+        assert!(json(hidden(r"\\u0024serde_json::private::RawValue").as_bytes()).is_ok());
     }
 
     #[test]

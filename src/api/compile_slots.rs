@@ -3,48 +3,51 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::auth::Caller;
 use crate::keys::KeyOwner;
 
-/// Slots for compiling schemas; clones share them. A key holds at most one of them if the server has other keys.
+/// Slots for compiling schemas; clones share them. If the server has other keys, a key leaves one slot to them.
 #[derive(Debug, Clone)]
 pub(crate) struct CompileSlots {
     slots: Arc<Semaphore>,
+    /// Number of slots that one of several keys may hold.
+    most_per_key: usize,
     /// Turns of the keys that hold a slot or wait for one.
-    turns: Arc<Mutex<HashMap<KeyOwner, Arc<AsyncMutex<()>>>>>,
+    turns: Arc<Mutex<HashMap<KeyOwner, Arc<Semaphore>>>>,
 }
 
 /// Slot for compiling a schema, given back when dropped.
 #[derive(Debug)]
 pub(super) struct CompileSlot {
     _slot: OwnedSemaphorePermit,
-    _turn: Option<OwnedMutexGuard<()>>,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
 impl CompileSlots {
     /// Creates `most` slots.
     pub(super) fn new(most: usize) -> Self {
-        Self { slots: Arc::new(Semaphore::new(most)), turns: Arc::default() }
+        let most_per_key = most.saturating_sub(1).max(1);
+        Self { slots: Arc::new(Semaphore::new(most)), most_per_key, turns: Arc::default() }
     }
 
     /// Waits for a slot. `None` if the slots are closed.
     pub(super) async fn take(&self, caller: &Caller) -> Option<CompileSlot> {
         // The turn comes first, so that further requests of a key do not stand in the queue of all keys.
         let turn = match caller.owner.filter(|_| caller.shares) {
-            Some(owner) => Some(self.turn(owner).lock_owned().await),
+            Some(owner) => Some(self.turns_of(owner).acquire_owned().await.ok()?),
             None => None,
         };
         let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
         Some(CompileSlot { _slot: slot, _turn: turn })
     }
 
-    fn turn(&self, owner: KeyOwner) -> Arc<AsyncMutex<()>> {
+    fn turns_of(&self, owner: KeyOwner) -> Arc<Semaphore> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         // Keys come and go, and their entries would pile up. One that is in use has another reference.
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        Arc::clone(turns.entry(owner).or_default())
+        turns.retain(|_, own| Arc::strong_count(own) > 1);
+        Arc::clone(turns.entry(owner).or_insert_with(|| Arc::new(Semaphore::new(self.most_per_key))))
     }
 
     /// Makes all further slots unavailable.
@@ -63,10 +66,24 @@ mod tests {
     use super::*;
     use crate::keys::Secret;
 
+    /// Creates a caller with a key of its own, on a server with several keys.
+    fn caller() -> Caller {
+        Caller { owner: Some(Secret::generate().digest().owner()), shares: true, ..Caller::default() }
+    }
+
+    #[tokio::test]
+    async fn a_busy_key_takes_all_slots_but_one() {
+        let slots = CompileSlots::new(3);
+        let take = |caller: &Caller| slots.take(caller).now_or_never().flatten();
+        let greedy = caller();
+        let _held = [take(&greedy).unwrap(), take(&greedy).unwrap()];
+        assert!(take(&greedy).is_none(), "the last slot is for other keys");
+        assert!(take(&caller()).is_some());
+    }
+
     #[tokio::test]
     async fn a_key_leaves_a_slot_to_others() {
         let slots = CompileSlots::new(2);
-        let caller = || Caller { owner: Some(Secret::generate().digest().owner()), shares: true, ..Caller::default() };
         let greedy = caller();
         let other = caller();
         let first = slots.take(&greedy).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy, Runtime};
 use waymark_runtime::fleet::TokenSource;
@@ -18,7 +18,7 @@ use super::follow::{Events, admitted, follow};
 use super::state::AppState;
 use super::traces::{self, Recorder, RequestAdmission, TraceRequest};
 
-/// Timeout for compiling the schema of a request.
+/// Timeout for compiling the schema of a request, and for waiting for a slot before that.
 const COMPILE: Duration = Duration::from_secs(5);
 
 /// Episode over the server's source of tokens.
@@ -181,9 +181,10 @@ pub(super) async fn compile<T: Send + 'static>(
     caller: &Caller,
     build: impl FnOnce(&ServedRuntime) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let until = Instant::now() + COMPILE;
     let full = || ApiError::new(Code::QueueFull, "too many schemas are being compiled; try again later");
-    let slot = timeout_at(until, state.compiling.take(caller)).await.ok().flatten().ok_or_else(full)?;
+    let slot = timeout(COMPILE, state.compiling.take(caller)).await.ok().flatten().ok_or_else(full)?;
+    // Counted from here, so that a schema is not blamed for the time that others took.
+    let until = Instant::now() + COMPILE;
     let runtime = Arc::clone(&state.runtime);
     // The compiling thread holds the slot, because it keeps working even if the request is dropped. It stops before the
     // next schema if the time is over.

@@ -10,11 +10,17 @@ use waymark_agent::AgentError;
 use waymark_engine::EngineError;
 use waymark_index::CompleteError;
 use waymark_models::ModelError;
+use waymark_models::grammar::GrammarError;
 
 use super::error::{ApiError, Code};
 
 impl From<AgentError> for ApiError {
     fn from(error: AgentError) -> Self {
+        if let AgentError::AnswerFormat(reason) | AgentError::Tool { reason, .. } = &error
+            && let Some(code) = compiler_failure(reason)
+        {
+            return Self::new(code, reason.to_string());
+        }
         let message = error.to_string();
         match error {
             AgentError::Conversation(_) => Self::invalid("messages", message),
@@ -41,6 +47,16 @@ impl From<AgentError> for ApiError {
             }
             AgentError::Engine(error) => error.into(),
         }
+    }
+}
+
+/// Returns the code for a compiler of grammars that failed. `None` if the grammar is at fault, which is the client's.
+fn compiler_failure(error: &GrammarError) -> Option<Code> {
+    match error {
+        // The machine may have threads and memory again in a moment.
+        GrammarError::NoThread(_) => Some(Code::QueueFull),
+        GrammarError::Panicked => Some(Code::Internal),
+        GrammarError::Schema(_) | GrammarError::Vocabulary(_) | GrammarError::Text(_) => None,
     }
 }
 
@@ -91,4 +107,25 @@ pub(crate) async fn close_connection(mut response: Response) -> Response {
 /// Responds to a request whose handler panicked; other requests are not affected.
 pub(crate) fn panicked(_: Box<dyn Any + Send>) -> Response {
     ApiError::bug().into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_that_fails_is_not_the_clients_fault() {
+        for (reason, code, retries) in [
+            (GrammarError::NoThread("no memory".to_owned()), Code::QueueFull, true),
+            (GrammarError::Panicked, Code::Internal, false),
+            (GrammarError::Schema("not an object".to_owned()), Code::InvalidValue, false),
+        ] {
+            let of_tool = AgentError::Tool { name: "look".to_owned(), reason: reason.clone() };
+            for error in [of_tool, AgentError::AnswerFormat(reason)] {
+                let error = ApiError::from(error);
+                assert_eq!((error.code, error.retry_after.is_some()), (code, retries), "{error}");
+                assert_eq!(error.param.is_some(), code == Code::InvalidValue, "{error}");
+            }
+        }
+    }
 }

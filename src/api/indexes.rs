@@ -37,10 +37,15 @@ impl OtherIndex {
         Arc::clone(&self.library.live)
     }
 
+    /// Returns the documents of the index.
+    pub(crate) fn library(&self) -> &Library {
+        &self.library
+    }
+
     /// Queues a change that the server itself makes.
     ///
     /// # Errors
-    /// 400 for changes that contradict each other, 403 if the index is read-only.
+    /// 400 for changes that contradict each other or if the index was removed, 403 if the index is read-only.
     pub(crate) fn change(&self, state: &AppState, changes: Changes) -> Result<ChangeTicket, ApiError> {
         self.library.apply(changes, &self.metrics, &state.drain)
     }

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use waymark_agent::{LoadedBase, WeightsSummary};
 use waymark_index::Rerank;
 
+use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
 use super::state::AppState;
 
@@ -29,6 +30,10 @@ pub struct ServedModel {
     pub weights: Option<ServedWeights>,
     /// Name of the policy's protocol; `embedding` for the embedder, `rerank` for the reranker. Not in OpenAI's interface.
     pub protocol: String,
+    /// Name of the index that the policy itself names, for requests that name none. Absent if the policy names none, or
+    /// one that the key may not use. Not in OpenAI's interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
 }
 
 /// Weights that answer.
@@ -56,9 +61,9 @@ fn weights(base: &LoadedBase) -> Option<ServedWeights> {
     Some(ServedWeights { files, parameters, id: base.id.clone()? })
 }
 
-/// Returns the policies, then the embedder and the reranker.
-fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
-    let policies = state.policies.all().into_iter().map(|served| ServedModel {
+/// Returns the policies as `caller` sees them, then the embedder and the reranker.
+fn models<'a>(state: &'a AppState, caller: &'a Caller) -> impl Iterator<Item = ServedModel> + 'a {
+    let policies = state.policies.all().into_iter().map(move |served| ServedModel {
         id: served.policy.name.clone(),
         object: "model",
         created: served.created,
@@ -66,6 +71,8 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
         parent: state.runtime.engine.spec().name.clone(),
         weights: weights(&state.base),
         protocol: served.policy.protocol.name().to_owned(),
+        // Keys do not learn the names of indexes that they may not use.
+        index: served.policy.index.clone().filter(|own| !state.refuses(caller, own)),
     });
     let embedder = state.embedder.as_deref().map(|served| ServedModel {
         id: served.name.clone(),
@@ -75,6 +82,7 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
         parent: served.embedder.id().to_owned(),
         weights: None,
         protocol: "embedding".to_owned(),
+        index: None,
     });
     let reranker = state.reranker.as_deref().map(|served| ServedModel {
         id: served.name.clone(),
@@ -84,6 +92,7 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
         parent: served.reranker.id().to_owned(),
         weights: None,
         protocol: "rerank".to_owned(),
+        index: None,
     });
     policies.chain(embedder).chain(reranker)
 }
@@ -91,8 +100,8 @@ fn models(state: &AppState) -> impl Iterator<Item = ServedModel> + '_ {
 /// Lists the served policies, the embedder and the reranker.
 #[utoipa::path(get, path = "/v1/models", operation_id = "listModels", tag = "models",
     responses((status = 200, description = "the models", body = ModelList)))]
-pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList> {
-    axum::Json(ModelList { object: "list", data: models(&state).collect() })
+pub(crate) async fn list(State(state): State<AppState>, caller: Caller) -> axum::Json<ModelList> {
+    axum::Json(ModelList { object: "list", data: models(&state, &caller).collect() })
 }
 
 /// Returns one model. Slashes in its name may be written as `/` or `%2F`.
@@ -104,11 +113,12 @@ pub(crate) async fn list(State(state): State<AppState>) -> axum::Json<ModelList>
     ))]
 pub(crate) async fn get(
     State(state): State<AppState>,
+    caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<ServedModel>, ApiError> {
     // A name that is not UTF-8 cannot belong to any model.
     let Path(id) = id.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()).with_param("model"))?;
-    let known = models(&state).find(|model| model.id == id);
+    let known = models(&state, &caller).find(|model| model.id == id);
     known.map(axum::Json).ok_or_else(|| {
         ApiError::new(Code::ModelNotFound, format!("the model `{id}` does not exist")).with_param("model")
     })

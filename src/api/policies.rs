@@ -6,9 +6,10 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::blocking::run_to_end;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::policy_registry::{PolicyRecord, PolicyStore, ServedPolicy};
+use super::policy_registry::{LoadedPolicy, PolicyStore, ServedPolicy};
 use super::records::not_stored;
 use super::state::AppState;
 
@@ -99,12 +100,13 @@ pub(crate) async fn load(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<LoadRequest>,
 ) -> Result<Response, ApiError> {
-    let engine = &state.runtime.engine;
-    let base = &state.base;
-    let (served, replaced) = store(&state)?.load(&request.directory, &state.policies, engine, base).await?;
-    let record = PolicyRecord { directory: request.directory };
-    // Recorded once it is loaded, so that no restart tries a folder that never was a policy.
-    let recorded = state.records.put(PolicyRecord::key(&served.policy.name), record).await;
+    // A policy that is served is recorded as well, even if the client leaves.
+    let loaded = run_to_end(async move {
+        let engine = &state.runtime.engine;
+        let base = &state.base;
+        store(&state)?.load(&request.directory, &state.records, &state.policies, engine, base).await
+    });
+    let LoadedPolicy { served, replaced, recorded } = loaded.await?;
     let change = PolicyChange { object: "policies.load", policy: served.as_ref().into(), replaced };
     let response = axum::Json(change).into_response();
     Ok(match recorded {
@@ -128,11 +130,8 @@ pub(crate) async fn unload(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()))?;
-    let store = store(&state)?;
-    let served = state.policies.get(&name)?;
-    // Removed from the records first, so that an unloaded policy does not come back with the next start.
-    PolicyRecord::forget(&served, &state.records, &state.policies).await?;
-    let served = store.unload(&name, &state.policies).await?;
+    let unloaded = run_to_end(async move { store(&state)?.unload(&name, &state.records, &state.policies).await });
+    let served = unloaded.await?;
     Ok(axum::Json(PolicyChange { object: "policies.unload", policy: served.as_ref().into(), replaced: false }))
 }
 

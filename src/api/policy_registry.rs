@@ -10,7 +10,7 @@ use waymark_engine::EngineError;
 use waymark_runtime::fleet::TokenSource;
 
 use super::error::{ApiError, Code};
-use super::records::Records;
+use super::records::{Records, Unwritten};
 use super::state::now;
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 
@@ -78,19 +78,13 @@ impl PolicyRegistry {
         })
     }
 
-    /// Returns the policy `name`, or the first policy.
+    /// Returns the first policy.
     ///
     /// # Errors
-    /// 404 if there is no such policy, or none at all.
-    pub fn get_or_first(&self, name: Option<&str>) -> Result<Arc<ServedPolicy>, ApiError> {
-        match name {
-            Some(name) => self.get(name),
-            None => self
-                .all()
-                .into_iter()
-                .next()
-                .ok_or_else(|| ApiError::new(Code::ModelNotFound, "no model is served").with_param("model")),
-        }
+    /// 404 if there is none.
+    pub fn first(&self) -> Result<Arc<ServedPolicy>, ApiError> {
+        let none = || ApiError::new(Code::ModelNotFound, "no model is served").with_param("model");
+        self.all().into_iter().next().ok_or_else(none)
     }
 
     /// Adds a policy, or replaces the one with the same name. Returns `true` if one was replaced.
@@ -191,14 +185,14 @@ fn given_dir<'d>(dir: &'d Path, dirs: &'d [PathBuf]) -> &'d Path {
 
 /// Recorded policy, which is loaded again when the server starts.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PolicyRecord {
+struct PolicyRecord {
     /// Directory below the root.
-    pub(super) directory: String,
+    directory: String,
 }
 
 impl PolicyRecord {
     /// Returns the key of the policy `name`. Policies belong to the server, not to the key that loaded them.
-    pub(super) fn key(name: &str) -> RecordKey {
+    fn key(name: &str) -> RecordKey {
         RecordKey::new(RecordKind::Policy, None, name)
     }
 
@@ -207,11 +201,7 @@ impl PolicyRecord {
     ///
     /// # Errors
     /// 503 if the state cannot be read or written.
-    pub(super) async fn forget(
-        served: &ServedPolicy,
-        records: &Records,
-        policies: &PolicyRegistry,
-    ) -> Result<(), ApiError> {
+    async fn forget(served: &ServedPolicy, records: &Records, policies: &PolicyRegistry) -> Result<(), ApiError> {
         if let Some(directory) = &served.directory {
             let recorded = records.list::<PolicyRecord>(&PolicyRecord::range()).await?;
             for record in recorded.into_iter().filter(|record| record.value.directory == *directory) {
@@ -230,12 +220,24 @@ impl PolicyRecord {
     }
 }
 
+/// Result of loading a policy at run time.
+#[derive(Debug)]
+pub(super) struct LoadedPolicy {
+    /// The policy, which is served.
+    pub(super) served: Arc<ServedPolicy>,
+    /// If `true`, it replaced another policy with the same name.
+    pub(super) replaced: bool,
+    /// Error if the policy could not be recorded.
+    pub(super) recorded: Result<(), Unwritten>,
+}
+
 /// Directory of policy directories, from which policies are loaded at run time.
 #[derive(Debug)]
 pub struct PolicyStore {
     /// Absolute path without symbolic links.
     root: PathBuf,
-    /// Policies are loaded one at a time, so that of two requests for the same name the later one wins.
+    /// Held while a policy is loaded or unloaded and its record changed, so that of two requests for the same name the
+    /// later one wins, and the records are those of the served policies.
     turn: Mutex<()>,
 }
 
@@ -245,16 +247,33 @@ impl PolicyStore {
         PolicyStore { root, turn: Mutex::default() }
     }
 
-    /// Loads the policy in `directory` over the base model `base` and adds it to `policies`. Also returns `true` if it
-    /// replaced another policy.
+    /// Loads the policy in `directory` over the base model `base`, adds it to `policies`, and records it in `records`
+    /// for the next start.
     pub(super) async fn load(
+        &self,
+        directory: &str,
+        records: &Records,
+        policies: &PolicyRegistry,
+        engine: &TokenSource,
+        base: &LoadedBase,
+    ) -> Result<LoadedPolicy, ApiError> {
+        let _turn = self.turn.lock().await;
+        let (served, replaced) = self.serve(directory, policies, engine, base).await?;
+        let record = PolicyRecord { directory: directory.to_owned() };
+        // Recorded once it is loaded, so that no restart tries a folder that never was a policy.
+        let recorded = records.put(PolicyRecord::key(&served.policy.name), record).await;
+        Ok(LoadedPolicy { served, replaced, recorded })
+    }
+
+    /// Loads the policy in `directory` and adds it to `policies`. Also returns `true` if it replaced another policy.
+    /// The caller holds the turn.
+    async fn serve(
         &self,
         directory: &str,
         policies: &PolicyRegistry,
         engine: &TokenSource,
         base: &LoadedBase,
     ) -> Result<(Arc<ServedPolicy>, bool), ApiError> {
-        let _turn = self.turn.lock().await;
         let folder = self.folder(directory)?;
         let read = Policy::inspect(&folder, Some(&self.root)).await.map_err(refusal)?;
         let policy = read.engage(engine, base).await.map_err(refusal)?;
@@ -277,17 +296,26 @@ impl PolicyStore {
             // Logged where it failed.
             Err(_) => return,
         };
+        let _turn = self.turn.lock().await;
         for record in recorded {
             let directory = &record.value.directory;
-            if let Err(error) = self.load(directory, policies, engine, base).await {
+            if let Err(error) = self.serve(directory, policies, engine, base).await {
                 tracing::error!(policy = record.id, directory, error = error.message, "cannot load a recorded policy");
             }
         }
     }
 
-    /// Unloads a policy. Running requests keep it to their end.
-    pub(super) async fn unload(&self, name: &str, policies: &PolicyRegistry) -> Result<Arc<ServedPolicy>, ApiError> {
+    /// Unloads a policy, and removes its record from `records`. Running requests keep it to their end.
+    pub(super) async fn unload(
+        &self,
+        name: &str,
+        records: &Records,
+        policies: &PolicyRegistry,
+    ) -> Result<Arc<ServedPolicy>, ApiError> {
         let _turn = self.turn.lock().await;
+        let served = policies.get(name)?;
+        // Removed from the records first, so that an unloaded policy does not come back with the next start.
+        PolicyRecord::forget(&served, records, policies).await?;
         let served = policies.remove(name)?;
         tracing::info!(policy = name, "policy unloaded");
         Ok(served)

@@ -20,7 +20,7 @@ use super::generate::ParkedSessions;
 use super::indexes::OtherIndex;
 use super::library::Library;
 use super::metrics::{MeasuredStores, ServerMetrics};
-use super::policy_registry::{PolicyRegistry, PolicyStore};
+use super::policy_registry::{PolicyRegistry, PolicyStore, ServedPolicy};
 use super::records::Records;
 use super::rerank::ServedReranker;
 use super::responses::Responses;
@@ -31,8 +31,9 @@ use crate::config::HttpConfig;
 use crate::keys::ApiKeys;
 use crate::store::{Archive, MemoryLimits, MemoryStore, Store};
 
-/// Maximum number of schemas compiled at once: each occupies a thread for the whole time.
-const COMPILING: usize = 2;
+/// Maximum number of schemas compiled at once: each occupies a thread for the whole time. A key leaves one of the slots
+/// to other keys, so that of three it can use two.
+const COMPILING: usize = 3;
 
 /// State shared by all handlers; clones share it.
 #[derive(Debug, Clone)]
@@ -139,6 +140,38 @@ impl AppState {
     /// 400 if the server has no index.
     pub fn searcher(&self) -> Result<&dyn Search, ApiError> {
         self.runtime.searcher.as_deref().ok_or_else(ApiError::no_index)
+    }
+
+    /// Returns the policy `name`.
+    ///
+    /// # Errors
+    /// 404 with the names of the policies, or with the route of the embedder or the reranker that has this name.
+    pub(crate) fn policy(&self, name: &str) -> Result<Arc<ServedPolicy>, ApiError> {
+        self.policies.get(name).map_err(|unknown| self.encoder_refusal(name).unwrap_or(unknown))
+    }
+
+    /// Returns the policy `name`, or the first policy.
+    ///
+    /// # Errors
+    /// Same as [`policy`](Self::policy), and 404 if there is no policy at all.
+    pub(crate) fn policy_or_first(&self, name: Option<&str>) -> Result<Arc<ServedPolicy>, ApiError> {
+        match name {
+            Some(name) => self.policy(name),
+            None => self.policies.first(),
+        }
+    }
+
+    /// Returns the error for a request that names the embedder or the reranker as its policy. `None` if neither has the
+    /// name.
+    fn encoder_refusal(&self, name: &str) -> Option<ApiError> {
+        let is_embedder = self.embedder.as_ref().is_some_and(|served| served.name == name);
+        let is_reranker = self.reranker.as_ref().is_some_and(|served| served.name == name);
+        let message = match (is_embedder, is_reranker) {
+            (true, _) => format!("`{name}` is an embedder: use /v1/embeddings"),
+            (false, true) => format!("`{name}` is a reranker: use /v1/rerank"),
+            (false, false) => return None,
+        };
+        Some(ApiError::new(Code::ModelNotFound, message).with_param("model"))
     }
 
     /// Sets the store of records. By default, records are in memory.

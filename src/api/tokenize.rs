@@ -19,7 +19,7 @@ use super::state::AppState;
 pub struct TokenizeRequest {
     /// Policy whose prompt format is used; defaults to the first one.
     pub model: Option<String>,
-    /// Text, in which control tokens have no special meaning. Give either this or `messages`.
+    /// Text, in which control tokens have no special meaning. No BOS is added. Give either this or `messages`.
     pub prompt: Option<String>,
     /// Conversation. The result is exactly the token IDs of its prompt, including the policy's instruction.
     #[schema(min_items = 1)]
@@ -77,7 +77,7 @@ pub(super) async fn tokenize(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<TokenizeRequest>,
 ) -> Result<axum::Json<TokenList>, ApiError> {
-    let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
+    let policy = state.policy_or_first(request.model.as_deref())?.policy.clone();
     let chat = match (&request.prompt, request.messages) {
         (Some(_), None) => None,
         (None, Some(messages)) => Some(conversation(messages)?),
@@ -94,7 +94,7 @@ pub(super) async fn tokenize(
     let named = request.return_token_strs.unwrap_or(false);
     let work = move || -> Result<TokenList, ApiError> {
         let tokens = match chat {
-            None => runtime.literal(&text)?,
+            None => runtime.literal_prompt(&text)?,
             Some(chat) => runtime.encode_conversation(&*policy.protocol, &chat, policy.guided)?,
         };
         let name = |id: &u32| String::from_utf8_lossy(&spelled(&runtime.tokenizer, *id)).into_owned();
@@ -114,7 +114,7 @@ pub(super) async fn detokenize(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<DetokenizeRequest>,
 ) -> Result<axum::Json<Detokenized>, ApiError> {
-    state.policies.get_or_first(request.model.as_deref())?;
+    state.policy_or_first(request.model.as_deref())?;
     let tokenizer = state.runtime.tokenizer.clone();
     let vocab = tokenizer.vocab();
     if let Some(at) = request.tokens.iter().position(|id| *id as usize >= vocab) {

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use waymark_agent::{EpisodeOptions, Policy, TurnEnds};
 use waymark_models::grammar::{Json, OutputForm};
 
+use super::body;
 use super::error::ApiError;
 
 /// Maximum number of stop tokens.
@@ -79,8 +80,12 @@ impl FormFields {
 fn schema(param: &str, json: Option<Value>) -> Result<Option<OutputForm>, ApiError> {
     let schema = match json {
         None => return Ok(None),
-        Some(Value::String(text)) => serde_json::from_str(&text)
-            .map_err(|error| ApiError::invalid(param, format!("`{param}` is not valid JSON: {error}")))?,
+        Some(Value::String(text)) => {
+            // The check of the body does not look into its strings.
+            body::check_text(&text).map_err(|reason| ApiError::invalid(param, format!("`{param}` {reason}")))?;
+            serde_json::from_str(&text)
+                .map_err(|error| ApiError::invalid(param, format!("`{param}` is not valid JSON: {error}")))?
+        }
         Some(schema) => schema,
     };
     Ok(Some(OutputForm::Json(Json::Schema(schema))))
@@ -226,6 +231,18 @@ mod tests {
         assert_eq!(refused(empty, None), "structured_outputs");
         let broken = FormFields { guided_json: Some("{".into()), ..FormFields::default() };
         assert_eq!(refused(broken, None), "guided_json");
+    }
+
+    #[test]
+    fn a_schema_as_text_is_checked_like_a_body() {
+        let deep = format!("{}{}", "[".repeat(65), "]".repeat(65));
+        let hidden = r#"{"const":{"$serde_json::private::RawValue":"[]"}}"#;
+        for (text, reason) in [(deep.as_str(), "nested deeper"), (hidden, "reserved")] {
+            let fields = FormFields { guided_json: Some(text.into()), ..FormFields::default() };
+            let refused = fields.form(None).unwrap_err();
+            assert_eq!((refused.code, refused.param.as_deref()), (Code::InvalidValue, Some("guided_json")));
+            assert!(refused.message.contains(reason), "{}", refused.message);
+        }
     }
 
     #[test]

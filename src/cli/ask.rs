@@ -21,7 +21,8 @@ use super::{episode, telemetry};
 Examples:
   waymark ask --index corpus.index \"Where is the Mona Lisa shown?\"
   waymark ask --index corpus.index --continue \"In which city is it?\"
-  waymark ask --url http://127.0.0.1:8080 --json \"Who painted the Mona Lisa?\" | jq .type")]
+  waymark ask --url http://127.0.0.1:8080 --json \\
+      \"Who painted the Mona Lisa?\" | jq .type")]
 pub(crate) struct Args {
     /// The question.
     question: String,

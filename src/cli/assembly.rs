@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use waymark_agent::{LoadedBase, Policy, Runtime, Search};
 use waymark_index::{CommitOptions, Embed, LiveIndex};
 use waymark_models::kernel::Team;
@@ -73,6 +73,7 @@ impl LocalIndexes {
 /// # Errors
 /// If weights, index, policies or keys cannot be loaded, or the state cannot be opened.
 pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
+    assembly::check_policies(&config.policies)?;
     let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
         (Some(loaded), ..) => Some(loaded),
         // A mock without an index needs no weights at all.
@@ -150,18 +151,10 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
 /// # Errors
 /// If a policy of `--policy` has its name.
 fn with_trained(trained: Policy, others: Vec<Policy>) -> anyhow::Result<Vec<Policy>> {
-    let mut policies = vec![trained];
-    for other in others {
-        if other.name != policies[0].name {
-            policies.push(other);
-        } else if let Some(dir) = &other.dir {
-            bail!(
-                "two policies share the name {}: that of --protocol and that in {}; rename it in its policy.toml",
-                other.name,
-                dir.display()
-            );
-        }
-    }
+    let name = trained.name.clone();
+    let kept = others.into_iter().filter(|other| other.name != name || other.dir.is_some());
+    let policies: Vec<Policy> = std::iter::once(trained).chain(kept).collect();
+    assembly::check_names(&policies)?;
     Ok(policies)
 }
 

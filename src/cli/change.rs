@@ -9,7 +9,7 @@ use anyhow::Context;
 use waymark_index::{Changes, CommitOptions, CommitReport, Contents, GraphInfo, Manifest, commit, snapshots};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, cores};
+use waymark_runtime::config::{EmbedderArgs, cores, local_index};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::printable;
 
@@ -27,7 +27,8 @@ use super::triples::{self, TripleProvider};
 Examples:
   waymark index add --index corpus.index --corpus new.jsonl
   waymark index add --index docs.index --corpus docs --mirror
-  waymark index add --index corpus.index --corpus new.jsonl --triples openie_results.json")]
+  waymark index add --index corpus.index --corpus new.jsonl \\
+      --triples openie_results.json")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     target: IndexTarget,
@@ -69,7 +70,7 @@ pub(crate) struct RemoveArgs {
 #[derive(Debug, clap::Args)]
 struct IndexTarget {
     /// Directory of the index.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", value_parser = local_index())]
     index: PathBuf,
 
     #[command(flatten)]

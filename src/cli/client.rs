@@ -305,7 +305,7 @@ mod tests {
                 std::thread::sleep(pause);
                 let _ = socket.write_all(word.as_bytes());
             }
-            std::thread::sleep(Duration::from_secs(60));
+            std::thread::sleep(Duration::from_secs(600));
         });
         base
     }
@@ -315,9 +315,10 @@ mod tests {
         const HEAD: &str = "HTTP/1.1 200 OK\r\n\r\n";
         const PING: &str = ": ping\n\n";
         const EVENT: &str = "data: {\"type\":\"turn_started\",\"turn\":2}\n\n";
-        let silence = Duration::from_millis(900);
+        // The pings take longer than that together, and each leaves a busy machine one and a half seconds.
+        let silence = Duration::from_secs(2);
         for (words, told) in [(vec![], 0), (vec![HEAD, PING, PING, PING, PING, EVENT], 1)] {
-            let base = saying(words, silence / 3);
+            let base = saying(words, silence / 4);
             let client =
                 Client { agent: agent(&base, TrustedRoots::default().ureq_config(), silence), base, key: None };
             let mut events = 0;
@@ -326,7 +327,7 @@ mod tests {
                 events += 1;
                 Ok(())
             });
-            let error = tokio::time::timeout(Duration::from_secs(20), asked).await.unwrap().unwrap_err();
+            let error = tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap().unwrap_err();
             assert!(format!("{error:#}").contains("timeout"), "{error:#}");
             assert_eq!(events, told);
         }

@@ -11,7 +11,8 @@ use super::Cli;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  waymark completions bash > ~/.local/share/bash-completion/completions/waymark
+  waymark completions bash \\
+      > ~/.local/share/bash-completion/completions/waymark
   waymark completions zsh > \"${fpath[1]}/_waymark\"
   waymark completions fish > ~/.config/fish/completions/waymark.fish")]
 pub(crate) struct Args {

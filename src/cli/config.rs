@@ -142,8 +142,12 @@ fn scalar(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use clap::Command;
+    use std::ffi::OsString;
 
+    use clap::{Command, CommandFactory};
+
+    use super::super::Cli;
+    use super::super::arguments::complete;
     use super::*;
 
     fn of(arguments: &[&str]) -> String {
@@ -169,6 +173,22 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let file = FlagFile::read(&path, &file_flags()).unwrap();
         assert!(file.flags().any(|(id, arguments)| id == "port" && arguments == ["--port=9000"]));
+    }
+
+    #[test]
+    fn the_defaults_that_are_shown_are_the_file_of_a_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("waymark.toml");
+        std::fs::write(&path, of(&[])).unwrap();
+        let path = path.to_str().unwrap();
+        for command in ["serve", "chat", "doctor"] {
+            let typed = ["waymark", command, "--config", path].map(OsString::from).to_vec();
+            let arguments = complete(typed, |_| None).unwrap().all;
+            assert!(arguments.contains(&OsString::from("--mock-step-ms=0")), "{arguments:?}");
+            let matches = Cli::command().try_get_matches_from(arguments).unwrap();
+            let (_, matches) = matches.subcommand().unwrap();
+            ServeArgs::from_arg_matches(matches).unwrap().resolve().unwrap();
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use waymark_index::{Contents, Document};
 use waymark_runtime::PrintableWriter;
+use waymark_runtime::config::local_index;
 
 /// Prints a document of an index.
 #[derive(Debug, clap::Args)]
@@ -15,6 +16,7 @@ Examples:
   waymark index show docs.index --id guide.md#2")]
 pub(crate) struct ShowArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// ID of the document.
@@ -34,6 +36,7 @@ Examples:
   waymark index documents docs.index --after guide.md#2 --limit 100")]
 pub(crate) struct DocumentsArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// ID of the document after which the list begins.

@@ -11,7 +11,8 @@ use indicatif::ProgressBar;
 use waymark_index::corpus::is_json;
 use waymark_index::openie::Builtin;
 use waymark_index::{Contents, Extract, GraphInfo, Manifest};
-use waymark_runtime::progress;
+use waymark_runtime::config::local_index;
+use waymark_runtime::{durable_file, progress};
 
 use super::index::PAUSE;
 
@@ -36,6 +37,7 @@ The same documents under another embedder:
   waymark index build --corpus corpus.jsonl --out new.index --embedder NAME")]
 pub(crate) struct ExportArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// File to write, replaced atomically at the end. The default is standard output.
@@ -118,10 +120,8 @@ fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>)
         let _ = fs::remove_file(&part);
     }
     filled.with_context(|| format!("cannot write {}", path.display()))?;
-    // The parent of a bare file name is the empty path, which cannot be opened.
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // Until the folder is synced, the rename may be lost in a crash.
-    File::open(folder).and_then(|folder| folder.sync_all()).with_context(|| format!("cannot sync {}", folder.display()))
+    durable_file::sync_parent(path).with_context(|| format!("cannot sync the folder of {}", path.display()))
 }
 
 #[cfg(test)]

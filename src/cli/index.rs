@@ -11,7 +11,7 @@ use waymark_index::{
     UnreadScript, build,
 };
 use waymark_models::kernel::Team;
-use waymark_runtime::config::{EmbedderArgs, LogFormat, cores};
+use waymark_runtime::config::{EmbedderArgs, LogFormat, cores, local_index};
 use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
@@ -45,12 +45,16 @@ pub(crate) enum IndexCommand {
 Examples:
   waymark index build --corpus corpus.jsonl --out corpus.index
   waymark index build --corpus docs --out docs.index
-  waymark index build --corpus articles.csv.gz --field id=key --field text=body --out articles.index
-  waymark index build --corpus corpus.json --triples openie_results.json --out corpus.index
-  waymark index build --corpus corpus.jsonl --out corpus.index --triples endpoint \\
-    --openie-url https://api.openai.com/v1 --openie-model gpt-4o-mini
-  waymark index build --corpus corpus.jsonl --out corpus.index --embedder http://embedder:8080/embed \\
-    --embedder-model BAAI/bge-small-en-v1.5")]
+  waymark index build --corpus articles.csv.gz --out articles.index \\
+      --field id=key --field text=body
+  waymark index build --corpus corpus.json --triples openie_results.json \\
+      --out corpus.index
+  waymark index build --corpus corpus.jsonl --out corpus.index \\
+      --triples endpoint --openie-url https://api.openai.com/v1 \\
+      --openie-model gpt-4o-mini
+  waymark index build --corpus corpus.jsonl --out corpus.index \\
+      --embedder http://embedder:8080/embed \\
+      --embedder-model BAAI/bge-small-en-v1.5")]
 pub(crate) struct BuildArgs {
     #[command(flatten)]
     corpus: CorpusArgs,
@@ -92,6 +96,7 @@ pub(crate) struct BuildArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct InfoArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// Print the manifest as JSON.

@@ -1,13 +1,12 @@
 //! `waymark key`: API keys.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 
 use crate::keys::{
-    ApiKeys, IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret, read_keys, revoke_key,
+    IndexScope, KeyEntry, KeyId, KeyLimits, RequestPriority, Scope, Secret, add_key, read_keys, revoke_key,
 };
 
 /// API keys.
@@ -43,8 +42,8 @@ pub(crate) struct RevokeKey {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  waymark key new alice                           a key that may ask and search
-  waymark key new bob --index law                 a key that may search the index `law` alone
+  waymark key new alice             a key that may ask and search
+  waymark key new bob --index law   a key that may search the index law alone
   waymark key new ops --scope infer,index,admin --file keys.toml
   waymark serve --api-keys keys.toml")]
 pub(crate) struct NewKey {
@@ -160,13 +159,7 @@ impl NewKey {
         };
         let mut out = io::stdout();
         if let Some(file) = &self.file {
-            if file.exists() {
-                // A server does not start with two keys of one name in its file.
-                ApiKeys::open(Some(file), vec![entry.clone()]).context("no key was created")?;
-            }
-            let appended = OpenOptions::new().create(true).append(true).open(file);
-            // Begins with a line break, because the file may not end in one.
-            appended.and_then(|mut file| write!(file, "\n{entry}")).with_context(|| file.display().to_string())?;
+            add_key(file, &entry).context("no key was created")?;
             // Alone on standard output, so that a script can take it.
             writeln!(out, "{}", secret.reveal())?;
             return Ok(());
@@ -180,7 +173,16 @@ impl NewKey {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use clap::ValueEnum;
+
     use super::*;
+    use crate::keys::ApiKeys;
+
+    #[test]
+    fn the_help_tells_that_an_admin_creates_keys() {
+        let help = Scope::Admin.to_possible_value().unwrap().get_help().unwrap().to_string();
+        assert!(help.contains("create and revoke API keys of any scope"), "{help}");
+    }
 
     #[test]
     fn a_key_is_described_by_what_it_may_do() {

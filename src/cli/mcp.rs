@@ -39,7 +39,8 @@ Examples:
   waymark mcp --url https://host:8080
 
 In the configuration of a host:
-  {\"mcpServers\": {\"waymark\": {\"command\": \"waymark\", \"args\": [\"mcp\", \"--url\", \"http://127.0.0.1:8080\"]}}}")]
+  {\"mcpServers\": {\"waymark\": {
+    \"command\": \"waymark\", \"args\": [\"mcp\", \"--url\", \"http://127.0.0.1:8080\"]}}}")]
 pub(crate) struct Args {
     /// URL of the server.
     #[arg(long, env = "WAYMARK_URL", value_name = "URL", value_parser = client::server_url)]

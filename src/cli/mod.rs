@@ -66,14 +66,14 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  waymark demo                                    try it: small weights, a small corpus, a server
+  waymark demo                        small weights, a small corpus, a server
   waymark index build --corpus corpus.jsonl --out corpus.index
-  waymark serve --index corpus.index              http://127.0.0.1:8080/v1/chat/completions
+  waymark serve --index corpus.index  the API at http://127.0.0.1:8080
   waymark ask --index corpus.index \"Who painted the Mona Lisa?\"
-  waymark chat --index corpus.index               a conversation
+  waymark chat --index corpus.index   a conversation
 
-An environment variable named in the help of a flag sets the flag as well. `--config FILE` reads the flags of a server
-from a file.";
+An environment variable named in the help of a flag sets the flag as well.
+`--config FILE` reads the flags of a server from a file.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -176,8 +176,16 @@ mod tests {
 
     /// Returns the examples after the help of a command and of its subcommands.
     fn examples(command: &clap::Command) -> Vec<String> {
-        let own = command.get_after_help().map(ToString::to_string);
-        own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
+        let own = command.get_after_help().into_iter().chain(command.get_after_long_help());
+        own.map(ToString::to_string).chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    #[test]
+    fn examples_fit_into_a_terminal() {
+        // A line that clap wraps would be pasted as two commands.
+        for text in examples(&Cli::command()) {
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        }
     }
 
     #[test]

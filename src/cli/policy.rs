@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use serde_json::json;
-use waymark_agent::{Policy, family_members};
+use serde_json::{Value, json};
+use waymark_agent::{Policy, Sampling, family_members};
+use waymark_index::{GraphOptions, GraphOverrides, SearchOptions};
 use waymark_models::kernel::Team;
+use waymark_models::sampler::SamplingParams;
 use waymark_runtime::config::{LogFormat, ModelArgs};
 use waymark_runtime::{PrintableWriter, assembly, fingerprint, logging};
 
@@ -28,7 +30,8 @@ pub(crate) struct ListPolicies {
     dir: Option<PathBuf>,
 }
 
-/// Prints a policy as JSON, including the settings that its file leaves to its protocol.
+/// Prints a policy as JSON as it is served, including the settings that its file leaves to its protocol. `null` means
+/// none, and for `rerank` that only the mode `kag` reranks.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  waymark policy show policies/routerag\n  waymark policy show search-r1 | jq .budget"
@@ -131,7 +134,7 @@ fn row(place: &str, policy: &Policy) -> String {
 
 impl ShowPolicy {
     fn run(self) -> anyhow::Result<()> {
-        let policy = match Policy::builtin(&self.policy) {
+        let policy = match assembly::builtin(&self.policy, false) {
             // A folder takes precedence over a name.
             Some(policy) if !Path::new(&self.policy).is_dir() => policy,
             _ if !Path::new(&self.policy).exists() => {
@@ -143,28 +146,70 @@ impl ShowPolicy {
             }
             _ => Policy::open(Path::new(&self.policy))?,
         };
-        let retrieval = &policy.retrieval;
-        let shown = json!({
-            "name": policy.name,
-            "protocol": policy.protocol.name(),
-            "directory": policy.dir,
-            "base": policy.base,
-            "base_id": policy.base_id,
-            "adapter": policy.adapter_dir,
-            "index": policy.index,
-            "guided": policy.guided,
-            "variant": policy.variant,
-            "retrieval": {
-                "search": retrieval.search,
-                "format": retrieval.format,
-                "least_searches": retrieval.least_searches,
-                "backtrack": retrieval.backtrack,
-            },
-            "budget": policy.budget,
-            "sampling": policy.sampling,
-        });
-        writeln!(PrintableWriter(io::stdout().lock()), "{shown:#}")?;
+        writeln!(PrintableWriter(io::stdout().lock()), "{:#}", shown(&policy))?;
         Ok(())
+    }
+}
+
+/// Returns a policy as JSON, with the defaults of its searches and of its sampling.
+fn shown(policy: &Policy) -> Value {
+    let retrieval = &policy.retrieval;
+    json!({
+        "name": policy.name,
+        "protocol": policy.protocol.name(),
+        "directory": policy.dir,
+        "base": policy.base,
+        "base_id": policy.base_id,
+        "adapter": policy.adapter_dir,
+        "index": policy.index,
+        "guided": policy.guided,
+        "variant": policy.variant,
+        "retrieval": {
+            "search": with_search_defaults(&retrieval.search),
+            "format": retrieval.format,
+            "least_searches": retrieval.least_searches,
+            "backtrack": retrieval.backtrack,
+        },
+        "budget": policy.budget,
+        "sampling": with_sampling_defaults(&policy.sampling),
+    })
+}
+
+/// Returns the options of a query that names no mode.
+fn with_search_defaults(search: &SearchOptions) -> SearchOptions {
+    // The text of a query does not change its options.
+    let query = search.query("");
+    let GraphOptions { variant, linking_top_k, damping, passage_weight } = query.graph;
+    let graph = GraphOverrides {
+        variant: Some(variant),
+        linking_top_k: Some(linking_top_k),
+        damping: Some(damping),
+        passage_weight: Some(passage_weight),
+    };
+    SearchOptions {
+        mode: Some(query.mode),
+        k: Some(query.k),
+        ranking: Some(query.ranking),
+        graph: Some(graph),
+        triples: Some(query.triples),
+        kag: Some(query.kag),
+        rerank_depth: Some(query.rerank.depth),
+        ..search.clone()
+    }
+}
+
+/// Returns the parameters that an episode samples with if its request sets none.
+fn with_sampling_defaults(sampling: &Sampling) -> Sampling {
+    let params: SamplingParams = sampling.params(0, 0);
+    Sampling {
+        temperature: Some(params.temperature),
+        top_p: Some(params.top_p),
+        top_k: Some(params.top_k),
+        min_p: Some(params.min_p),
+        repetition_penalty: Some(params.repetition_penalty),
+        frequency_penalty: Some(params.frequency_penalty),
+        presence_penalty: Some(params.presence_penalty),
+        logit_bias: params.logit_bias,
     }
 }
 
@@ -224,6 +269,31 @@ impl FingerprintPolicy {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_policy_is_shown_with_its_defaults() {
+        let policy = assembly::builtin("routerag", false).unwrap();
+        let shown = shown(&policy);
+        assert_eq!(shown["guided"], true);
+        let search = &shown["retrieval"]["search"];
+        for (field, value) in [
+            ("mode", json!("passage")),
+            ("k", json!(3)),
+            ("ranking", json!("dense")),
+            ("triples", json!(10)),
+            ("rerank_depth", json!(20)),
+            ("rerank", Value::Null),
+            ("rerank_cutoff", Value::Null),
+        ] {
+            assert_eq!(search[field], value, "{field}");
+        }
+        assert_eq!((&search["graph"]["variant"], &search["graph"]["damping"]), (&json!("route_rag"), &json!(0.5)));
+        assert_eq!(search["kag"]["chunks"], 10);
+        let sampling = &shown["sampling"];
+        for (field, value) in [("temperature", json!(0.0)), ("top_p", json!(1.0)), ("top_k", json!(0))] {
+            assert_eq!(sampling[field], value, "{field}");
+        }
+    }
 
     #[test]
     fn policies_are_found_in_a_folder_and_in_its_families() {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use waymark_runtime::config::seconds;
+use waymark_runtime::config::{local_index, seconds};
 use waymark_runtime::snapshots::{
     PullReport, PushOptions, PushReport, RemoteIndex, Replica, SnapshotError, SnapshotLocation, push,
 };
@@ -27,6 +27,7 @@ Examples:
   waymark index push corpus.index file:///mnt/shared/corpus")]
 pub(crate) struct PushArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// Location of the snapshots: `s3://BUCKET/PREFIX`, `file:///FOLDER` or a folder.

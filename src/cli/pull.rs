@@ -23,8 +23,8 @@ use waymark_runtime::{cache, logging};
 Examples:
   waymark pull --list
   waymark pull smollm2-135m-instruct
-  waymark pull org/name                           a repository of the model hub
-  waymark pull ./model.gguf                       checks that it is there")]
+  waymark pull org/name                a repository of the model hub
+  waymark pull ./model.gguf            checks that it is there")]
 pub(crate) struct Args {
     /// Name in the catalog, hub ID, or path.
     #[arg(required_unless_present = "list")]

@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use waymark_index::{Index, InvalidOption, SearchOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::PrintableWriter;
-use waymark_runtime::config::{EmbedderArgs, FactFilterArgs, LogFormat, RerankerArgs, cores};
+use waymark_runtime::config::{EmbedderArgs, FactFilterArgs, LogFormat, RerankerArgs, cores, local_index};
 use waymark_runtime::{assembly, filter, logging};
 
 use super::explain;
@@ -19,13 +19,14 @@ use super::explain;
 #[command(after_help = "\
 Examples:
   waymark search --index corpus.index --k 5 \"capital of France\"
-  waymark search --index corpus.index --mode graph --explain \"Where was the director of Solaris born?\"")]
+  waymark search --index corpus.index --mode graph --explain \\
+      \"Where was the director of Solaris born?\"")]
 pub(crate) struct Args {
     /// Search query.
     query: String,
 
     /// Directory of the index.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", value_parser = local_index())]
     index: PathBuf,
 
     #[command(flatten)]

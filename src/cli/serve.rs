@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use waymark_runtime::config::DEFAULT_MODEL;
 use waymark_runtime::embedding::Embedding;
 
 use super::{assembly, start, telemetry};
@@ -18,10 +19,13 @@ use crate::server::{Hangups, Server, Tls, fit_connections, stop_signal};
 #[command(after_help = "\
 Examples:
   waymark serve --index corpus.index
-  waymark serve --model model.gguf --policy policies/routerag --index corpus.index --port 0
-  waymark serve --engine vllm=http://gpu:8000 --model Qwen/Qwen3-0.6B --index corpus.index
-  waymark serve --model checkpoints/search-r1 --protocol search-r1 --index corpus.index
-  waymark serve --mock                            the whole API without weights")]
+  waymark serve --model model.gguf --policy policies/routerag \\
+      --index corpus.index --port 0
+  waymark serve --engine vllm=http://gpu:8000 --model Qwen/Qwen3-0.6B \\
+      --index corpus.index
+  waymark serve --model checkpoints/search-r1 --protocol search-r1 \\
+      --index corpus.index
+  waymark serve --mock                 the whole API without weights")]
 pub(crate) struct Args {
     #[command(flatten)]
     serve: ServeArgs,
@@ -35,6 +39,7 @@ impl Args {
 
     async fn serve(self) -> anyhow::Result<()> {
         let config = self.serve.resolve()?;
+        warn_of_untrained(&config);
         let step_limit = config.model.device.step_limit;
         // The start may download weights for minutes, so signals are caught before it.
         let mut stop = Box::pin(stop_signal());
@@ -45,6 +50,23 @@ impl Args {
         until(server, stop, step_limit).await;
         Ok(())
     }
+}
+
+/// Warns if only built-in policies are served, over the default model.
+pub(crate) fn warn_of_untrained(config: &ServeConfig) {
+    if is_untrained(config) {
+        tracing::warn!(
+            "no --policy: {DEFAULT_MODEL} alone is not trained to search, and its answers will be poor; give a trained \
+             policy, such as --policy models/policies/routerag-smollm2-135m of the source code"
+        );
+    }
+}
+
+/// Returns `true` if the default model is served without a policy that was trained over it. Other models may have been
+/// trained in a protocol or follow one well enough.
+fn is_untrained(config: &ServeConfig) -> bool {
+    let has_policy = !config.policies.is_empty() || config.protocol.is_some() || config.policy_root.is_some();
+    !has_policy && config.model.weights.as_deref() == Some(DEFAULT_MODEL)
 }
 
 /// Assembles the server for `config` and listens. `loaded` is the embedder if the caller has loaded it already.
@@ -95,4 +117,31 @@ where
     drop(stop);
     running.await?;
     result
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::{Args as _, FromArgMatches as _};
+
+    use super::*;
+
+    #[test]
+    fn the_default_model_alone_is_untrained() {
+        let untrained = |flags: &[&str]| {
+            let command = ServeArgs::augment_args(clap::Command::new("serve").no_binary_name(true));
+            let args = ServeArgs::from_arg_matches(&command.try_get_matches_from(flags).unwrap()).unwrap();
+            is_untrained(&args.resolve().unwrap())
+        };
+        assert!(untrained(&[]) && untrained(&["--model", DEFAULT_MODEL]));
+        for flags in [
+            &["--mock"][..],
+            &["--model", "other"],
+            &["--policy", "some/policy", "--model", DEFAULT_MODEL],
+            &["--protocol", "search-r1", "--model", DEFAULT_MODEL],
+            &["--policy-root", "policies"],
+        ] {
+            assert!(!untrained(flags), "{flags:?}");
+        }
+    }
 }

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use indicatif::HumanDuration;
 use waymark_index::{repair, restore_snapshot, snapshots};
+use waymark_runtime::config::local_index;
 
 /// Lists the current snapshot of an index and the earlier ones that are kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SnapshotsArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 }
 
@@ -24,6 +26,7 @@ Examples:
   waymark index restore corpus.index --snapshot 41")]
 pub(crate) struct RestoreArgs {
     /// Directory of the index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// Number of the snapshot to restore, from `waymark index snapshots`.
@@ -41,6 +44,7 @@ Example:
   waymark index repair corpus.index --from backup/corpus.index")]
 pub(crate) struct RepairArgs {
     /// Directory of the damaged index.
+    #[arg(value_parser = local_index())]
     dir: PathBuf,
 
     /// Directory of the copy.

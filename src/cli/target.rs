@@ -103,6 +103,10 @@ impl TargetArgs {
         }
         let config = self.serve.resolve()?;
         check_index(&config, self.policy_name.as_deref())?;
+        // Without a search, the model answers as it was trained to.
+        if self.policy_name.as_deref() != Some("plain") {
+            serve::warn_of_untrained(&config);
+        }
         serve::with_server(config, |url| work(Client::new(&url))).await
     }
 }

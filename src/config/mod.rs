@@ -291,7 +291,10 @@ mod tests {
         assert!(
             parse(&["--arithmetic", "f16"]).is_err() && parse(&["--arithmetic", "bf16"]).unwrap().resolve().is_ok()
         );
-        assert!(parse(&["--mock-step-ms", "5"]).is_err() && parse(&["--mock", "--mock-step-ms", "5"]).is_ok());
+        assert!(error(&["--mock-step-ms", "5"]).contains("--mock-step-ms 5"));
+        for flags in [&["--mock-step-ms", "0"][..], &["--mock", "--mock-step-ms", "5"]] {
+            assert!(parse(flags).unwrap().resolve().is_ok(), "{flags:?}");
+        }
         assert!(parse(&["--fact-filter-url", "http://x"]).is_err());
         let filter = ["--fact-filter-url", "http://x", "--fact-filter-model", "m", "--fact-filter-timeout-ms", "0"];
         assert_eq!(error(&filter), "--fact-filter-timeout-ms must be at least 1");

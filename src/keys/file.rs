@@ -13,8 +13,9 @@
 //! private_cache = true          # shares no cached prefixes or query vectors; implied by `--private-cache`
 //! ```
 
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use serde::Deserialize;
 
@@ -87,6 +88,36 @@ struct KeyTable {
 pub(super) fn read(path: &Path) -> Result<Vec<KeyEntry>, FileError> {
     let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     parse(&text, path)
+}
+
+/// Opens the file at `path` by `open`, and locks it for a change. Waits for the end of another change. The lock ends
+/// with the returned file.
+pub(super) fn lock(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    loop {
+        let file = open()?;
+        file.lock()?;
+        // A removal may have replaced the file meanwhile, and later changes take the lock of the new one.
+        if is_at(&file, path)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Returns `true` if `file` is the file at `path`.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(now) => Ok((own.dev(), own.ino()) == (now.dev(), now.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(not(unix))]
+fn is_at(_file: &File, _path: &Path) -> io::Result<bool> {
+    Ok(true)
 }
 
 /// Parses the keys in `text`, the content of the file at `path`.

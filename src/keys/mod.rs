@@ -5,13 +5,15 @@
 //! | `key_id`, `scope`, `index_scope` | names and scopes of keys, and the indexes that they may use |
 //! | `owner` | identity of a key as the owner of stored objects |
 //! | `secret` | a key in plain text, and its stored digest |
-//! | `store`, `file`, `revocation` | the known keys, the file they are loaded from, and removing one from it |
+//! | `store`, `file` | the known keys, and the file they are loaded from |
+//! | `addition`, `revocation` | adding a key to a file, and removing one from it |
 //! | `record` | keys as the server's state holds them |
 //! | `meter` | rate and concurrency limits |
 //! | `priority` | priorities of keys and requests |
 //!
 //! Both the configuration and the HTTP interface build on this module, which knows neither.
 
+mod addition;
 mod file;
 mod index_scope;
 mod key_id;
@@ -24,6 +26,7 @@ mod scope;
 mod secret;
 mod store;
 
+pub use addition::{AddError, add_key};
 pub use file::FileError;
 pub use index_scope::{IndexScope, IndexScopeError};
 pub use key_id::KeyId;

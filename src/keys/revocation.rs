@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use waymark_runtime::durable_file;
+
 use super::file::{self, FileError};
 use super::store::KeyEntry;
 
-/// Error of a removal. The file is then unchanged.
+/// Error of a removal. The file is then unchanged, unless only its folder could not be synced.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
     /// The file cannot be read.
@@ -49,11 +51,15 @@ pub fn read_keys(path: &Path) -> Result<Vec<KeyEntry>, FileError> {
     file::read(path)
 }
 
-/// Removes the key `id` from the file at `path`, which is replaced whole.
+/// Removes the key `id` from the file at `path`, which is replaced whole. Waits while another process changes the file.
 ///
 /// # Errors
 /// If the file has no such key, or cannot be read or written.
 pub fn revoke_key(path: &Path, id: &str) -> Result<(), RevokeError> {
+    // A network file system locks only files that are open for writing. A file that may only be read can be replaced,
+    // too.
+    let open = || File::options().read(true).write(true).open(path).or_else(|_| File::open(path));
+    let _locked = file::lock(path, open).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     let entries = file::read(path)?;
     let Some(place) = entries.iter().position(|entry| entry.id.as_str() == id) else {
         let known = entries.iter().map(|entry| entry.id.to_string()).collect();
@@ -87,7 +93,8 @@ fn without(text: &str, place: usize, count: usize) -> Option<String> {
     Some([&lines[..begin], &lines[last + 1..]].concat().concat())
 }
 
-/// Replaces the file at `path` at once, with its owner, group and permissions. A link stays, and its target is replaced.
+/// Replaces the file at `path` at once and durably, with its owner, group and permissions. A link stays, and its target
+/// is replaced.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // A link is followed, because the rename would otherwise replace the link.
     let path = &fs::canonicalize(path)?;
@@ -105,7 +112,9 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     };
     write().inspect_err(|_| {
         let _ = fs::remove_file(&draft);
-    })
+    })?;
+    // Until the folder is synced, a crash may bring the revoked key back.
+    durable_file::sync_parent(path)
 }
 
 /// Gives `file` the owner and the group in `before`.
@@ -127,6 +136,8 @@ fn give_to_owner_of(_before: &fs::Metadata, _file: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::addition::add_key;
+    use super::super::key_id::KeyId;
     use super::super::secret::Secret;
     use super::*;
 
@@ -155,6 +166,28 @@ mod tests {
             revoke_key(&path, id).unwrap();
         }
         assert!(read_keys(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn no_change_of_a_file_undoes_another() {
+        let names = |kind: &str| (0..20).map(|number| format!("{kind}-{number:02}")).collect::<Vec<_>>();
+        let old = names("old");
+        let new = names("new");
+        let (dir, path) = file(&old.iter().map(|id| table(id, "")).collect::<String>());
+        std::thread::scope(|scope| {
+            for (revoked, added) in old.iter().zip(&new) {
+                let path = &path;
+                scope.spawn(move || revoke_key(path, revoked).unwrap());
+                scope.spawn(move || {
+                    let entry = KeyEntry { id: KeyId::new(added), ..KeyEntry::of_environment(&Secret::generate()) };
+                    add_key(path, &entry).unwrap();
+                });
+            }
+        });
+        let mut left: Vec<String> = read_keys(&path).unwrap().iter().map(|entry| entry.id.to_string()).collect();
+        left.sort();
+        assert_eq!(left, new);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no drafts are left");
     }
 
     #[cfg(unix)]

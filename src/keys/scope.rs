@@ -13,7 +13,7 @@ pub enum Scope {
     Infer,
     /// Permission to read and change the documents of the index.
     Index,
-    /// Permission to load and unload policies, and to inspect the server.
+    /// Permission to create and revoke API keys of any scope, to load and unload policies, and to inspect the server.
     Admin,
 }
 

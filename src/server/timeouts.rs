@@ -269,18 +269,18 @@ mod tests {
     fn times() -> ConnectionConfig {
         let seconds = Duration::from_secs;
         ConnectionConfig {
-            header: seconds(1),
-            body: seconds(1),
-            send: seconds(20),
-            idle: seconds(300),
+            header: seconds(100),
+            body: seconds(100),
+            send: seconds(2000),
+            idle: seconds(30_000),
             ..ConnectionConfig::default()
         }
     }
 
-    /// Returns the seconds left in the current stage.
+    /// Returns the time left in the current stage, rounded to hundreds of seconds: a busy machine takes some of it.
     fn left(watch: &ConnectionTimer) -> Option<u64> {
         let left = watch.deadline()?.saturating_duration_since(Instant::now());
-        Some(left.as_secs_f64().round() as u64)
+        Some((left.as_secs_f64() / 100.0).round() as u64)
     }
 
     fn whole() -> AxumResponse {
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(left(&watch), Some(1), "a second head that does not come");
         let lifetime = watch.request_started();
         let _answer = watch.response_started(stream(), lifetime);
-        assert_eq!(left(&watch), Some(3600), "a stream of unknown length");
+        assert_eq!(left(&watch), Some(36), "a stream of unknown length");
     }
 
     #[test]
@@ -322,8 +322,8 @@ mod tests {
     fn work_ends_when_it_was_said_to_however_it_is_taken() {
         let watch = ConnectionTimer::new(times(), Instant::now());
         let lifetime = watch.request_started();
-        lifetime.end_by(Instant::now() + Duration::from_secs(7));
-        lifetime.end_by(Instant::now() + Duration::from_secs(900));
+        lifetime.end_by(Instant::now() + Duration::from_secs(700));
+        lifetime.end_by(Instant::now() + Duration::from_secs(90_000));
         assert_eq!(left(&watch), Some(7), "the first word counts");
         let _answer = watch.response_started(stream(), lifetime);
         assert_eq!(left(&watch), Some(7));
@@ -340,6 +340,6 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(!over.is_finished());
         lifetime.end_by(Instant::now());
-        assert!(tokio::time::timeout(Duration::from_secs(10), over).await.is_ok(), "it went on");
+        assert!(tokio::time::timeout(Duration::from_secs(60), over).await.is_ok(), "it went on");
     }
 }

@@ -254,10 +254,11 @@ async fn appends_at_once_lose_nothing() {
         let store = Arc::clone(&store);
         async move { store.append(&conversation(None), vec![item(None, &number.to_string())]).await }
     };
-    let appended = futures::future::join_all((0..20).map(append)).await;
+    // More than there are connections, and few enough for a slow disk to sync them within the time of one.
+    let appended = futures::future::join_all((0..12).map(append)).await;
     assert!(appended.into_iter().all(|appended| appended.unwrap()));
     let all = store.list(&items(None, RecordOrder::Ascending, None, 100)).await.unwrap();
-    assert_eq!(all.len(), 20);
+    assert_eq!(all.len(), 12);
     assert!(all.windows(2).all(|pair| pair[0].position < pair[1].position));
 }
 

@@ -145,7 +145,7 @@ pub(super) async fn answer(
 
 /// Starts the requested episode and returns its ID and its events.
 async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Result<(String, Events), ApiError> {
-    let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
+    let policy = state.policy_or_first(request.model.as_deref())?.policy.clone();
     let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
     let state = &state.of_request(caller, "rag.index", named, &policy)?;
     let options = options(&request)?;

@@ -124,7 +124,8 @@ fn describe(operation: &mut Operation, scope: Scope) {
         if let (RefOr::T(own), RefOr::T(Response { description, .. })) = (own, response)
             && own.description != description
         {
-            own.description = format!("{} {description}", own.description);
+            let end = if own.description.ends_with('.') { "" } else { "." };
+            own.description = format!("{}{end} {description}", own.description);
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let (plan, question) = ChatPlan::new(&state, &caller, request)?;
+    let (plan, question) = ChatPlan::new(&state, &caller, request).await?;
     // The gate has counted one request, for the first choice.
     caller.accounts.count_requests(plan.n - 1)?;
     let events = episodes::start(&plan.state, &caller, &plan.policy, question, plan.n).await;

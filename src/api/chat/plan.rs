@@ -44,12 +44,12 @@ pub(super) struct ChatPlan {
 
 impl ChatPlan {
     /// Validates everything about a request that does not need the engine.
-    pub(super) fn new(
+    pub(super) async fn new(
         state: &AppState,
         caller: &Caller,
         request: ChatRequest,
     ) -> Result<(ChatPlan, EpisodeQuestion), ApiError> {
-        let policy = state.policies.get(&request.model)?.policy.clone();
+        let policy = state.policy(&request.model)?.policy.clone();
         let stream = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
         let n = sampling_params::choices(request.n)?;
         let logprobs = check::top_logprobs(&request)?;
@@ -96,7 +96,7 @@ impl ChatPlan {
         let switched = policy.budget.turns == 0 && state.runtime.takes_thinking();
         let conversation = conversation.with_thinking(vllm_options::thinking(request.chat_template_kwargs, switched)?);
         let mut question = (conversation, options);
-        tool::resume(state, caller, &policy, call.as_deref(), &mut question);
+        tool::resume(state, caller, &policy, call.as_deref(), &mut question).await;
         let plan = ChatPlan {
             state: state.clone(),
             head: CompletionHead::new(state, &policy, id),

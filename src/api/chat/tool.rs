@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -25,6 +25,10 @@ const MAX_TOOLS: usize = 128;
 
 /// Beginning of the ID of every call.
 pub(crate) const CALL_PREFIX: &str = "call_";
+
+/// Beginnings of the IDs of episodes, which the IDs of their calls leave out: OpenAI's interface limits these to 40
+/// characters. The last one is that of any other ID, and of calls whose ID holds the whole ID of their episode.
+const EPISODE_PREFIXES: [&str; 3] = ["chatcmpl-", "resp_", ""];
 
 /// Tool that the model may call.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -118,9 +122,9 @@ pub struct ChatToolCall {
     /// Function and its arguments.
     pub function: CalledFunction,
     /// Index of the call, which OpenAI's libraries keep in calls that they assemble from a stream. Ignored.
-    #[serde(default, skip_serializing)]
+    #[serde(default, deserialize_with = "ignored", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<usize>, write_only)]
-    pub index: IgnoredAny,
+    pub index: Option<()>,
 }
 
 /// Called function and its arguments.
@@ -132,9 +136,15 @@ pub struct CalledFunction {
     /// Arguments: a JSON object, as text.
     pub arguments: String,
     /// Arguments as OpenAI's libraries keep them beside the text in calls that are sent back. Ignored.
-    #[serde(default, skip_serializing)]
-    #[schema(value_type = Option<Object>, write_only)]
-    pub parsed_arguments: IgnoredAny,
+    #[serde(default, deserialize_with = "ignored", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub parsed_arguments: Option<()>,
+}
+
+/// Reads a field of any value as `None`. With `skip_serializing`, the field would be missing in the schema.
+fn ignored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<()>, D::Error> {
+    IgnoredAny::deserialize(deserializer)?;
+    Ok(None)
 }
 
 /// New part of a tool call. The first part is sent when the call is complete, with empty arguments; the second holds
@@ -166,7 +176,8 @@ pub struct FunctionDelta<'a> {
 impl ChatToolCall {
     /// Creates the call that ended the episode `episode`. The ID of the call leads back to it.
     pub(crate) fn of_episode(episode: &str, name: String, arguments: String) -> ChatToolCall {
-        ChatToolCall::with_id(format!("{CALL_PREFIX}{episode}"), name, arguments)
+        let number = EPISODE_PREFIXES.iter().find_map(|prefix| episode.strip_prefix(*prefix)).unwrap_or(episode);
+        ChatToolCall::with_id(format!("{CALL_PREFIX}{number}"), name, arguments)
     }
 
     /// Creates a call with a new ID.
@@ -177,7 +188,7 @@ impl ChatToolCall {
 
     fn with_id(id: String, name: String, arguments: String) -> ChatToolCall {
         let function = CalledFunction::new(name, arguments);
-        ChatToolCall { id, kind: ToolKind::Function, function, index: IgnoredAny }
+        ChatToolCall { id, kind: ToolKind::Function, function, index: None }
     }
 
     /// Returns the two deltas that send this call in a stream. `index` is its number in the answer.
@@ -204,7 +215,7 @@ impl ChatToolCall {
 impl CalledFunction {
     /// Creates a call of the function `name`.
     pub(crate) fn new(name: String, arguments: String) -> CalledFunction {
-        CalledFunction { name, arguments, parsed_arguments: IgnoredAny }
+        CalledFunction { name, arguments, parsed_arguments: None }
     }
 
     /// Converts a call of an earlier answer to the form that the chat template takes. `param` is the path of its name
@@ -215,10 +226,7 @@ impl CalledFunction {
         let param = format!("{param}.arguments");
         // Arguments are text in a body, whose own check does not look into them, but JSON in records: with more levels
         // than the parser accepts, a record could not be read again.
-        if body::is_too_deep(&arguments) {
-            let message = format!("`{param}` is nested deeper than {} levels", body::MAX_DEPTH);
-            return Err(ApiError::invalid(&param, message));
-        }
+        body::check_text(&arguments).map_err(|reason| ApiError::invalid(&param, format!("`{param}` {reason}")))?;
         // Some clients send a call without arguments back with an empty text.
         let none = arguments.trim().is_empty();
         let arguments = if none { Ok(Map::new()) } else { serde_json::from_str(&arguments) };
@@ -356,14 +364,41 @@ pub(crate) fn offer(
 
 /// Makes an episode continue an earlier one that ended with a call, if the conversation continues with the result of
 /// that call and the trace of the earlier episode is still kept. `call` is the ID of the call.
-pub(crate) fn resume(
+pub(crate) async fn resume(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
     call: Option<&str>,
     (conversation, options): &mut EpisodeQuestion,
 ) {
-    let Some(id) = call.and_then(|call| call.strip_prefix(CALL_PREFIX)) else { return };
-    let earlier = traces::recent(state, caller, id);
-    options.continues = earlier.and_then(|kept| kept.continued(policy, conversation)).map(Arc::new);
+    let Some(number) = call.and_then(|call| call.strip_prefix(CALL_PREFIX)) else { return };
+    for prefix in EPISODE_PREFIXES {
+        let id = format!("{prefix}{number}");
+        if let Some(earlier) = traces::recent(state, caller, &id).await {
+            options.continues = earlier.continued(policy, conversation).map(Arc::new);
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use utoipa::PartialSchema;
+
+    use super::*;
+
+    #[test]
+    fn fields_that_are_accepted_and_ignored_are_in_the_schema() {
+        let schema = |schema| serde_json::to_value(schema).unwrap();
+        assert_eq!(schema(ChatToolCall::schema())["properties"]["index"]["writeOnly"], true);
+        assert!(schema(CalledFunction::schema())["properties"]["parsed_arguments"].is_object());
+        let sent = r#"{"id":"call_1","type":"function","function":{"name":"look","arguments":"{}"}}"#;
+        let mut call: Value = serde_json::from_str(sent).unwrap();
+        call["index"] = Value::from(0);
+        call["function"]["parsed_arguments"] = serde_json::json!({"city": null});
+        let read: ChatToolCall = serde_json::from_value(call).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), sent);
+    }
 }

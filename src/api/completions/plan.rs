@@ -50,7 +50,7 @@ impl CompletionPlan {
         request: CompletionRequest,
     ) -> Result<(CompletionPlan, Vec<EpisodeQuestion>), ApiError> {
         // Completions continue the prompt as it is, so the protocol of the policy must not touch it.
-        let policy = state.policies.get(&request.model)?.verbatim.clone();
+        let policy = state.policy(&request.model)?.verbatim.clone();
         let head = CompletionHead::new(state, &policy, episodes::id("cmpl"));
         let streams = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
         let n = sampling_params::choices(request.n)?;

@@ -101,8 +101,10 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
+    RawQuery(query): RawQuery,
     JsonBody(request): JsonBody<ItemsRequest>,
 ) -> Result<axum::Json<ItemList>, ApiError> {
+    check_query(query.as_deref().unwrap_or_default())?;
     let id = known(id)?;
     let items = checked_items(request.items)?;
     let data: Vec<Value> = items.iter().map(|(_, item)| item.clone()).collect();
@@ -121,6 +123,7 @@ pub(crate) async fn create(
     ),
     responses(
         (status = 200, description = "the item", body = Object),
+        (status = 400, description = "a parameter is not supported", body = ErrorBody),
         (status = 404, description = "no such item", body = ErrorBody),
         (status = 503, description = "the server's state cannot be read", body = ErrorBody),
     ))]
@@ -128,7 +131,9 @@ pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
     ids: Result<Path<(String, String)>, PathRejection>,
+    RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Value>, ApiError> {
+    check_query(query.as_deref().unwrap_or_default())?;
     let (id, item) = known_item(ids)?;
     let found = state.records.get::<Value>(&item_key(&caller, &id, &item)).await?;
     found.map(axum::Json).ok_or_else(|| absent_item(&id, &item))
@@ -157,6 +162,16 @@ pub(crate) async fn delete(
         return Err(absent_item(&id, &item));
     }
     Ok(axum::Json(ConversationObject::new(id, record)))
+}
+
+/// Refuses the parameters of a query. OpenAI's interface has `include`, which clients also write as `include[]` and
+/// `include[0]`.
+fn check_query(query: &str) -> Result<(), ApiError> {
+    match form_urlencoded::parse(query.as_bytes()).next() {
+        None => Ok(()),
+        Some((name, _)) if name.split('[').next() == Some("include") => Err(ApiError::unimplemented("include")),
+        Some((name, _)) => Err(ApiError::unknown(&name)),
+    }
 }
 
 fn item_key(caller: &Caller, conversation: &str, item: &str) -> RecordKey {

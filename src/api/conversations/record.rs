@@ -81,7 +81,7 @@ mod tests {
         let checked = checked_items(items).unwrap();
         let parts: Vec<&Value> = checked.iter().map(|(_, item)| &item["content"][0]).collect();
         assert_eq!(parts[0], &json!({"type": "input_text", "text": "hello"}));
-        assert_eq!(parts[1], &json!({"type": "output_text", "text": "hi"}));
+        assert_eq!(parts[1], &json!({"type": "output_text", "text": "hi", "annotations": [], "logprobs": []}));
         assert!(checked.iter().all(|(id, item)| item["id"] == id.as_str() && id != "mine"));
         let refused = checked_items(vec![json!({"role": "user"})]).unwrap_err();
         assert_eq!(refused.param.as_deref(), Some("items[0].content"));

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use self::registry::{FileRecord, unwritable};
 use self::upload::UploadForm;
 use super::auth::Caller;
-use super::blocking::run_blocking;
+use super::blocking::{run_blocking, run_to_end};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::page::{CursorQuery, Page};
 use super::state::{AppState, now};
@@ -181,15 +181,29 @@ pub(crate) async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<FileDeleted>, ApiError> {
     let (id, _) = find(&state, &caller, known(id)?)?;
-    vector_stores::forget_file(&state, &caller, &id).await?;
-    let stores = Arc::clone(state.vector_stores()?);
+    let running = state.drain.enter();
     let file = id.clone();
+    // A task of its own, because a client that disconnects ends the request.
+    run_to_end(async move {
+        // A drain waits for the removal, with or without its client.
+        let _running = running;
+        remove(&state, &caller, &file).await
+    })
+    .await?;
+    Ok(axum::Json(FileDeleted { id, object: "file", deleted: true }))
+}
+
+/// Removes a file and what vector stores have of it.
+async fn remove(state: &AppState, caller: &Caller, id: &str) -> Result<(), ApiError> {
+    vector_stores::forget_file(state, caller, id).await?;
+    let stores = Arc::clone(state.vector_stores()?);
+    let file = id.to_owned();
     run_blocking(move || stores.files.remove(&file).map_err(unwritable)).await?;
     // Another request may have attached the file in between. The file is deleted, whatever becomes of this.
-    if let Err(error) = vector_stores::forget_file(&state, &caller, &id).await {
+    if let Err(error) = vector_stores::forget_file(state, caller, id).await {
         tracing::warn!(file = id, error = error.message, "a deleted file stays in a vector store");
     }
-    Ok(axum::Json(FileDeleted { id, object: "file", deleted: true }))
+    Ok(())
 }
 
 /// Returns the caller's file `id`.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use waymark_runtime::durable_file;
 
 use crate::api::auth::Caller;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Code};
 use crate::api::json_file;
 use crate::api::vector_stores::discard;
 use crate::keys::KeyOwner;
@@ -132,7 +132,7 @@ impl UploadedFiles {
                 own = (own.0 + 1, own.1 + room.bytes);
             }
         }
-        caller.may_take(own.0, all.0, MAX_FILES, "files")?;
+        caller.may_take(own.0, all.0, MAX_FILES, "files").map_err(with_remedy)?;
         may_store(caller, own.1, all.1, self.storage, "KiB of files")?;
         reserved.insert(id.to_owned(), ReservedRoom { owner: caller.owner, bytes });
         Ok(RoomReservation { id: id.to_owned(), reserved: Arc::clone(&self.reserved) })
@@ -177,6 +177,11 @@ impl UploadedFiles {
         self.lock().get(id).filter(|file| file.owner() == owner).cloned()
     }
 
+    /// Returns the owner of each file.
+    pub(crate) fn owners(&self) -> Vec<Owner> {
+        self.lock().values().map(|file| file.owner()).collect()
+    }
+
     /// Returns the path of the content of a file.
     pub(crate) fn content(&self, id: &str, record: &FileRecord) -> PathBuf {
         self.folder.join(id).join(CONTENT).join(name_on_disk(&record.filename))
@@ -208,14 +213,23 @@ impl UploadedFiles {
 pub(crate) fn may_store(caller: &Caller, own: u64, used: u64, storage: u64, what: &str) -> Result<(), ApiError> {
     // In KiB, because a key's share is counted in whole units.
     let kib = |bytes: u64| usize::try_from(bytes.div_ceil(1024)).unwrap_or(usize::MAX);
-    caller.may_take(kib(own), kib(used), kib(storage).saturating_add(1), what)
+    caller.may_take(kib(own), kib(used), kib(storage).saturating_add(1), what).map_err(with_remedy)
+}
+
+/// Adds to the error of a full server how to make room, because stored objects stay until somebody deletes them.
+pub(crate) fn with_remedy(error: ApiError) -> ApiError {
+    if error.code != Code::QueueFull {
+        return error;
+    }
+    let message = format!("{}: delete some, or have those of revoked keys removed from the server", error.message);
+    ApiError::new(error.code, message)
 }
 
 /// Returns the error of a disk that cannot be written.
 pub(crate) fn unwritable(error: impl std::fmt::Display) -> ApiError {
     tracing::error!(%error, "the folder of vector stores cannot be read or written");
     // The error itself may name paths.
-    ApiError::new(crate::api::error::Code::StateUnavailable, "the server's folder of files cannot be read or written")
+    ApiError::new(Code::StateUnavailable, "the server's folder of files cannot be read or written")
 }
 
 /// Returns the name of a file without anything that has a meaning in paths. The extension stays, because it tells the
@@ -240,7 +254,6 @@ fn name_on_disk(filename: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::api::error::Code;
 
     #[test]
     fn uploads_that_run_count_as_files() {

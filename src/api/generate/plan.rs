@@ -124,7 +124,7 @@ fn weights(state: &AppState, model: Option<String>) -> Result<(String, Option<Ar
     let base = &state.runtime.engine.spec().name;
     let Some(model) = model else { return Ok((base.clone(), None)) };
     // A policy takes precedence, as it does on every other route.
-    match state.policies.get(&model) {
+    match state.policy(&model) {
         Ok(served) => Ok((model, Some(served.policy.clone()))),
         Err(_) if model == *base || state.base.names.contains(&model) => Ok((model, None)),
         Err(error) => Err(error),

@@ -65,15 +65,16 @@ impl Committer {
         }
         kept.into_iter().for_each(|change| queue.put_back(change));
         // Clients that wait would otherwise wait for the other process behind the accepted changes.
-        for waiting in queue.take_unaccepted() {
-            self.tell(waiting, Err(refusal(&IndexError::Locked { dir: self.live.dir().to_owned() })), 1);
-        }
+        self.refuse_locked(queue.take_unaccepted());
         CommitPass::Locked
     }
 
-    /// Gives accepted changes up for this process: the next one makes them.
+    /// Gives all changes up for this process: the next one makes the accepted ones, and the others are refused.
     pub(super) fn leave(&self, queue: &ChangeQueue) {
-        let left = queue.take_all();
+        let (left, waiting): (Vec<_>, Vec<_>) =
+            queue.take_all().into_iter().partition(|change| change.accepted.is_some());
+        // A change that is not accepted is on no disk, so its client has to send it again.
+        self.refuse_locked(waiting);
         tracing::info!(
             changes = left.len(),
             "another process is writing to the index: the next start makes these changes"
@@ -81,6 +82,13 @@ impl Committer {
         for change in left {
             let later = ApiError::new(Code::Draining, "the server ends: its next start makes this change");
             change.progress.send_replace(ChangeProgress::Finished(Err(later)));
+        }
+    }
+
+    /// Refuses changes because another process is writing to the index.
+    fn refuse_locked(&self, refused: Vec<QueuedChange>) {
+        for change in refused {
+            self.tell(change, Err(refusal(&IndexError::Locked { dir: self.live.dir().to_owned() })), 1);
         }
     }
 

@@ -7,7 +7,7 @@
 mod committer;
 mod queue;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, watch};
@@ -55,6 +55,8 @@ pub struct Library {
     pending: Option<Arc<PendingChanges>>,
     /// Changes that an earlier process accepted, until they are resumed.
     left: Mutex<Vec<(PendingFile, PendingChange)>>,
+    /// If `true`, the index is being removed and takes no more changes. Locked while a change is queued.
+    closed: Mutex<bool>,
 }
 
 /// Progress of a change.
@@ -120,6 +122,7 @@ impl Library {
             meter: CommitMeter::default(),
             pending: None,
             left: Mutex::default(),
+            closed: Mutex::default(),
         }
     }
 
@@ -132,9 +135,9 @@ impl Library {
     /// in `metrics`, and `drain` waits for them.
     ///
     /// # Errors
-    /// 400 for changes that contradict each other, 403 if the index is read-only, 429 if the caller has its maximum
-    /// number of unfinished changes, 503 if the queue is full. [`ChangeTicket::finished`] lists errors of the commit
-    /// itself.
+    /// 400 for changes that contradict each other or if the index was removed, 403 if the index is read-only, 429 if
+    /// the caller has its maximum number of unfinished changes, 503 if the queue is full. [`ChangeTicket::finished`]
+    /// lists errors of the commit itself.
     pub(crate) fn submit(
         &self,
         change: SubmittedChange,
@@ -144,8 +147,12 @@ impl Library {
     ) -> Result<ChangeTicket, ApiError> {
         let SubmittedChange { changes, accepted } = change;
         let options = self.options.clone().ok_or_else(read_only)?;
-        let checked = changes.check().map_err(|error| refusal(&error)).and_then(|()| self.slots.take(caller));
-        let slot = checked.inspect_err(|_| {
+        let checked = self.keep_open().and_then(|open| {
+            changes.check().map_err(|error| refusal(&error))?;
+            Ok((open, self.slots.take(caller)?))
+        });
+        // The guard is held until the change is queued.
+        let (_open, slot) = checked.inspect_err(|_| {
             // Refused after all, so it must not be resumed.
             if let Some(AcceptedChange { pending, file }) = &accepted {
                 pending.remove(file);
@@ -157,7 +164,7 @@ impl Library {
     /// Queues a change that the server itself makes on behalf of an earlier request. It takes no slot of any caller.
     ///
     /// # Errors
-    /// 400 for changes that contradict each other, 403 if the index is read-only.
+    /// 400 for changes that contradict each other or if the index was removed, 403 if the index is read-only.
     pub(crate) fn apply(
         &self,
         changes: Changes,
@@ -166,7 +173,32 @@ impl Library {
     ) -> Result<ChangeTicket, ApiError> {
         let options = self.options.clone().ok_or_else(read_only)?;
         changes.check().map_err(|error| refusal(&error))?;
+        let _open = self.keep_open()?;
         Ok(self.enqueue(changes, None, None, self.committer(options, metrics), drain))
+    }
+
+    /// Refuses further changes from now on, so that the index can be removed. Returns `false`, and refuses none, if a
+    /// change was accepted or is queued. Call it while commits are held back.
+    pub(crate) fn close(&self) -> bool {
+        // Includes the changes that this process has left to the next one.
+        let accepted = PendingChanges::open(self.live.dir()).map(|(_, accepted)| accepted);
+        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = self.queue.is_empty() && accepted.is_ok_and(|accepted| accepted.is_empty());
+        *closed = is_idle;
+        is_idle
+    }
+
+    /// Keeps [`close`](Self::close) waiting until the guard is dropped.
+    ///
+    /// # Errors
+    /// 400 if the library is closed.
+    fn keep_open(&self) -> Result<MutexGuard<'_, bool>, ApiError> {
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *closed {
+            let message = "the vector store has no documents any more: its index was removed with its last file";
+            return Err(ApiError::invalid("index", message));
+        }
+        Ok(closed)
     }
 
     fn committer(&self, options: CommitOptions, metrics: &IndexMetrics) -> Committer {
@@ -198,6 +230,8 @@ impl Library {
             return Err(read_only());
         }
         change.changes.check().map_err(|error| refusal(&error))?;
+        // Checked before the change is written, which would create the folder of the index again.
+        drop(self.keep_open()?);
         let pending = self.pending.as_ref();
         let pending =
             pending.ok_or_else(|| unwritable("accepted changes cannot be stored: send `wait: true`".into()))?;
@@ -335,7 +369,8 @@ impl ChangeTicket {
     /// Waits for the change and returns its result.
     ///
     /// # Errors
-    /// 400 for a change that is invalid for this index, 409 while another process writes, 500 if the commit failed.
+    /// 400 for a change that is invalid for this index, 409 while another process writes, 500 if the commit failed, 503
+    /// if the server ends before it can make an accepted change, which its next start makes.
     pub(crate) async fn finished(mut self) -> Result<CommitResponse, ApiError> {
         let _ = self.progress.wait_for(|progress| matches!(progress, ChangeProgress::Finished(_))).await;
         match self.progress() {
@@ -357,5 +392,37 @@ impl ChangeTicket {
             }
             drop(running);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use waymark_index::{BuildOptions, Corpus, Document, OpenOptions, build};
+    use waymark_runtime::embedding::Embedding;
+
+    use super::*;
+
+    #[test]
+    fn a_library_is_closed_once_no_change_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("index");
+        let text = "a text".to_owned();
+        let document = Document { id: "a".to_owned(), title: String::new(), text, triples: None, metadata: None };
+        let corpus = Corpus::from_documents("test", vec![document]);
+        build(corpus, &Embedding::Mock, &dir, &BuildOptions::default(), &()).unwrap();
+        let live = LiveIndex::open(&dir, Arc::new(Embedding::Mock), OpenOptions::default()).unwrap();
+        let library = Library::new(Arc::new(live), CommitOptions::default());
+        let changes = Changes::delete(["b".to_owned()]);
+        let change = PendingChange { id: "commit-1".to_owned(), owner: None, changes };
+        let AcceptedChange { pending, file } = library.accept(change.clone()).unwrap().accepted.unwrap();
+        assert!(!library.close(), "accepted and not queued");
+        pending.remove(&file);
+        let (progress, _receiver) = watch::channel(ChangeProgress::Queued);
+        let number = library.queue.push(change.changes.clone(), false, None, progress, None);
+        assert!(!library.close(), "queued");
+        library.queue.remove(number).unwrap();
+        assert!(library.close());
+        assert_eq!(library.accept(change).unwrap_err().code, Code::InvalidValue);
     }
 }

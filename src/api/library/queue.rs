@@ -104,6 +104,11 @@ impl ChangeQueue {
         std::mem::take(&mut self.lock().changes)
     }
 
+    /// Returns `true` if no change is queued.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().changes.is_empty()
+    }
+
     /// Removes a change from the queue.
     pub(super) fn remove(&self, number: u64) -> Option<QueuedChange> {
         let mut waiting = self.lock();

@@ -44,7 +44,7 @@ pub(super) async fn start(
         // The response is stored before its last events are sent, so that a client that has read them can fetch it.
         if *entry.stop.borrow() != StopRequest::Forget {
             // A loss is logged and counted, and the stored response then shows as failed.
-            let _ = state.responses.keep(&entry).await;
+            let _ = state.responses.keep(&entry, &state.traces).await;
         }
         // Unregistered after it was stored, so that the response can be found at every moment.
         state.responses.end(&entry.id);

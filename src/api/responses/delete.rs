@@ -44,6 +44,6 @@ pub(crate) async fn delete(
     }
     // The response may have ended by itself just before, and been stored.
     state.responses.remove(&id, &caller).await?;
-    state.traces.remove(&id, &caller).await?;
+    state.traces.remove(&id, caller.owner).await?;
     Ok(axum::Json(DeletedResponse { id, object: "response", deleted: true }))
 }

@@ -1,6 +1,7 @@
 //! Items of the input of a request, as they are sent.
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -41,6 +42,10 @@ pub struct InputCall {
     pub name: String,
     /// Arguments: a JSON object, as text.
     pub arguments: String,
+    /// Arguments as OpenAI's libraries keep them beside the text in calls that are sent back. Ignored.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub parsed_arguments: IgnoredAny,
     /// ID of the item.
     pub id: Option<String>,
     /// Status of the item.
@@ -154,6 +159,10 @@ pub struct InputPart {
     /// Tokens of an earlier answer. The model does not see them again.
     #[schema(value_type = Option<Vec<Object>>)]
     pub logprobs: Option<Value>,
+    /// Answer as OpenAI's libraries parse it beside the text of messages that are sent back. Ignored.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub parsed: IgnoredAny,
 }
 
 /// Earlier refusal, as this server sent it.

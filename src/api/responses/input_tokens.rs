@@ -51,6 +51,8 @@ pub struct InputTokensRequest {
 }
 
 impl WireRequest for InputTokensRequest {
+    const UNIMPLEMENTED: &'static [(&'static str, &'static [&'static str])] =
+        &[("reasoning.generate_summary", &[]), ("reasoning.summary", &[])];
     const HINTS: &'static [Hint] = &[Hint::NESTED_EFFORT, Hint::NESTED_VERBOSITY];
 }
 

@@ -117,7 +117,7 @@ async fn planned(
     state.responses.seals.check(caller, &request.input).await?;
     references::resolve(state, caller, &mut request.input).await?;
     let previous = continued(state, caller, &request).await?;
-    ResponsePlan::new(state, caller, request, previous)
+    ResponsePlan::new(state, caller, request, previous).await
 }
 
 /// Returns the messages that a request continues: those of a response, or of a conversation.

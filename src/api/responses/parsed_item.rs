@@ -83,13 +83,18 @@ impl ParsedItem {
         let id = |prefix: &str| format!("{prefix}_{}", Uuid::now_v7().simple());
         match self {
             ParsedItem::Message(message) => {
-                let kind = if message.role == Role::Assistant { "output_text" } else { "input_text" };
+                let text = &message.content;
+                // The lists are required in OpenAI's interface, whose clients may read them without a check.
+                let part = match message.role {
+                    Role::Assistant => json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}),
+                    _ => json!({"type": "input_text", "text": text}),
+                };
                 json!({
                     "type": "message",
                     "id": id("msg"),
                     "status": "completed",
                     "role": message.role,
-                    "content": [{"type": kind, "text": message.content}],
+                    "content": [part],
                 })
             }
             ParsedItem::Call { id: call_id, call } => json!({
@@ -144,6 +149,7 @@ mod tests {
     fn listed_items_are_read_again_as_the_same() {
         for item in [
             json!({"role": "user", "content": [{"type": "input_text", "text": "hel"}, {"type": "text", "text": "lo"}]}),
+            json!({"role": "assistant", "content": "hello"}),
             json!({"type": "function_call", "call_id": "c", "name": "look", "arguments": "{\"a\": 1}"}),
             json!({"type": "function_call", "call_id": "c", "name": "look", "arguments": ""}),
             json!({"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "x"}]}),
@@ -154,6 +160,28 @@ mod tests {
         }
         let unseen = ParsedItem::read(json!({"type": "reasoning", "id": "mine", "summary": []}), "input[0]").unwrap();
         assert!(!unseen.is_seen() && unseen.listed()["id"].as_str().unwrap().starts_with("rs_"));
+    }
+
+    #[test]
+    fn what_libraries_add_to_items_is_passed_over() {
+        let message = |part: Value| json!({"role": "assistant", "content": [part]});
+        let call = json!({"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"});
+        let mut parsed_call = call.clone();
+        parsed_call["parsed_arguments"] = json!({"city": null});
+        for (sent, plain) in [
+            (
+                message(json!({"type": "output_text", "text": "{}", "parsed": {"a": [1]}})),
+                message(json!({"type": "output_text", "text": "{}"})),
+            ),
+            (
+                message(json!({"type": "output_text", "text": "{}", "parsed": null})),
+                message(json!({"type": "output_text", "text": "{}"})),
+            ),
+            (parsed_call, call),
+        ] {
+            let read = |item: Value| ParsedItem::read(item, "input[0]").unwrap();
+            assert_eq!(read(sent), read(plain));
+        }
     }
 
     #[test]

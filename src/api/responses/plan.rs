@@ -51,13 +51,13 @@ pub(super) struct ResponsePlan {
 impl ResponsePlan {
     /// Validates everything about a request that does not need the engine. `previous` are the messages that it
     /// continues. The references in its input must be resolved.
-    pub(super) fn new(
+    pub(super) async fn new(
         state: &AppState,
         caller: &Caller,
         request: ResponsesRequest,
         previous: ChatHistory,
     ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
-        let policy = state.policies.get(&request.model)?.policy.clone();
+        let policy = state.policy(&request.model)?.policy.clone();
         let store = request.store.unwrap_or(true);
         check_store(state, &request, store)?;
         let show = Show::read(request.include.as_deref().unwrap_or_default())?;
@@ -106,7 +106,7 @@ impl ResponsePlan {
         let (functions, conversation) =
             tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options);
         let mut question = (conversation, options);
-        tool::resume(state, caller, &policy, answered.as_deref(), &mut question);
+        tool::resume(state, caller, &policy, answered.as_deref(), &mut question).await;
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let stream = request.stream.unwrap_or(false);
         let plan = ResponsePlan {

@@ -19,6 +19,7 @@ use crate::api::auth::Caller;
 use crate::api::conversations::record::item_id;
 use crate::api::error::{ApiError, Code};
 use crate::api::records::{Records, Unwritten};
+use crate::api::traces::Traces;
 use crate::config::ResponseLimits;
 use crate::store::{RecordKey, RecordKind};
 
@@ -170,11 +171,11 @@ impl Responses {
     }
 
     /// Stores a response that has ended, and adds its items to the conversation that it continues. A response that was
-    /// deleted meanwhile adds none.
+    /// deleted meanwhile adds none, and its trace is removed from `traces`.
     ///
     /// # Errors
     /// If either cannot be written, or the conversation is gone. The loss is logged and counted.
-    pub(super) async fn keep(&self, entry: &Arc<ResponseEntry>) -> Result<(), Unwritten> {
+    pub(super) async fn keep(&self, entry: &Arc<ResponseEntry>, traces: &Traces) -> Result<(), Unwritten> {
         if !entry.store {
             return Ok(());
         }
@@ -184,9 +185,14 @@ impl Responses {
             _ => None,
         };
         // A server that keeps no responses still keeps their conversations.
-        if self.is_enabled() && !self.put_ended(entry, stored).await? {
-            tracing::info!(response = entry.id, "a response was deleted before it ended, and is not stored");
-            return Ok(());
+        if self.is_enabled() {
+            if !self.put_ended(entry, stored).await? {
+                tracing::info!(response = entry.id, "a response was deleted before it ended, and is not stored");
+                // The deletion came before the trace, which would stay. A failure is logged and counted.
+                let _ = traces.remove(&entry.id, entry.owner).await;
+                return Ok(());
+            }
+            traces.note_response(&entry.id);
         }
         if let Some((conversation, items)) = added
             && !self.records.append(conversation, items).await?

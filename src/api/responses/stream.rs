@@ -29,7 +29,7 @@ pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Event
             let over = lock(&entry.builder).is_over();
             if over {
                 // The head has been sent, so only the log and the metrics tell of a loss.
-                let _ = owned.responses.keep(&entry).await;
+                let _ = owned.responses.keep(&entry, &owned.traces).await;
             }
             for event in &new_events {
                 frame.event(event.event.name(), event);

@@ -29,7 +29,7 @@ pub(super) async fn collect(
         return Err(error);
     }
     // The ID is given out only after the commit, since the client may continue the response at once.
-    let stored = state.responses.keep(entry).await;
+    let stored = state.responses.keep(entry, &state.traces).await;
     let response = axum::Json(entry.shown(show)).into_response();
     Ok(match stored {
         Ok(()) => response,

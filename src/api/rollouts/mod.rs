@@ -44,7 +44,7 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<RolloutRequest>,
 ) -> Result<Response, ApiError> {
-    let policy = state.policies.get_or_first(request.model.as_deref())?.policy.clone();
+    let policy = state.policy_or_first(request.model.as_deref())?.policy.clone();
     let named = request.rag.as_ref().and_then(|rag| rag.rest.index.as_deref());
     let state = state.of_request(&caller, "rag.index", named, &policy)?;
     let plan = RolloutPlan::new(&state, &policy, request)?;

@@ -116,7 +116,7 @@ pub(super) async fn delete(
         FoundTrace::Recent(kept) => kept.id().to_owned(),
         FoundTrace::Recorded(trace) => trace["id"].as_str().unwrap_or_default().to_owned(),
     };
-    state.traces.remove(&id, &caller).await?;
+    state.traces.remove(&id, caller.owner).await?;
     Ok(axum::Json(TraceDeleted { id, object: "trace.deleted", deleted: true }))
 }
 
@@ -133,10 +133,11 @@ async fn find(
     found.ok_or_else(|| absent(absence::explain("trace", &id, "`--trace-count`, `--trace-bytes`")))
 }
 
-/// Returns the trace with this ID, if it is in memory and belongs to the caller. The existence of a trace of another
-/// key is not revealed.
-pub(super) fn recent(state: &AppState, caller: &Caller, id: &str) -> Option<Arc<StoredTrace>> {
-    state.traces.recent().get(id).filter(|kept| kept.belongs_to(caller))
+/// Returns the trace with this ID, if it is in memory, belongs to the caller, and was not deleted by another server.
+/// The existence of a trace of another key is not revealed.
+pub(super) async fn recent(state: &AppState, caller: &Caller, id: &str) -> Option<Arc<StoredTrace>> {
+    // Where the state cannot be read, which is logged and counted, the trace may be deleted, and so it is not used.
+    state.traces.find_in_memory(id, caller).await.ok().flatten()
 }
 
 /// Returns the trace with the ID of a path, if it belongs to the caller and is in memory.

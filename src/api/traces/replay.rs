@@ -238,7 +238,7 @@ async fn forced(state: &AppState, kept: &StoredTrace, episode: ServedEpisode) ->
     let record = &kept.record;
     let forced = episode.force(&record.tokens, &record.evidence).await?;
     // Only the IDs of the prompt can differ, because the question is encoded again; all others are forced.
-    let prompt = forced.prompt.iter().map(|&id| Token { id, origin: Origin::Prompt, logprob: None, forced: false });
+    let prompt = forced.prompt.iter().map(|&id| Token::given(id, Origin::Prompt, false));
     let now: Vec<Token> = prompt.chain(forced.tokens[record.prompt_tokens..].iter().copied()).collect();
     let differs = divergence(&record.tokens, &now, &state.runtime.tokenizer);
     Ok(Replay {

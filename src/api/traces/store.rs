@@ -16,7 +16,7 @@ use crate::api::drain::Drain;
 use crate::api::error::ApiError;
 use crate::api::records::Records;
 use crate::config::TraceConfig;
-use crate::store::{Archive, RecordKey, RecordKind, RecordRange};
+use crate::store::{Archive, Owner, RecordKey, RecordKind, RecordRange};
 
 /// Maximum number of traces that wait to be written; further ones are lost.
 const MAX_PENDING: usize = 256;
@@ -37,9 +37,18 @@ pub(crate) struct Traces {
     recent: Archive<StoredTrace>,
     records: Records,
     drain: Drain,
-    /// Sizes of the traces that are being written, by ID.
-    pending: Arc<Mutex<HashMap<String, usize>>>,
+    /// Traces that are being written, by ID.
+    pending: Arc<Mutex<HashMap<String, PendingTrace>>>,
     writing: Arc<Semaphore>,
+}
+
+/// Trace that is being written.
+#[derive(Debug)]
+struct PendingTrace {
+    /// Size of the trace in bytes.
+    bytes: usize,
+    /// If `true`, the trace is that of a stored response, with which another server may delete it.
+    has_response: bool,
 }
 
 /// Trace found by its ID.
@@ -111,10 +120,10 @@ impl Traces {
     /// Adds a trace to those that are being written. Returns `false` if there is no room for it.
     fn enqueue(&self, id: String, bytes: usize) -> bool {
         let mut pending = self.pending();
-        let waiting: usize = pending.values().sum();
+        let waiting: usize = pending.values().map(|trace| trace.bytes).sum();
         let fits = pending.len() < MAX_PENDING && waiting.saturating_add(bytes) <= MAX_PENDING_BYTES;
         if fits {
-            pending.insert(id, bytes);
+            pending.insert(id, PendingTrace { bytes, has_response: false });
         }
         fits
     }
@@ -128,10 +137,34 @@ impl Traces {
         let content = TraceContent(Arc::clone(&trace));
         let written = self.records.put_with(key.clone(), trace.summary(), vec![(CONTENT.to_owned(), content)]).await;
         trace.is_written.store(written.is_ok(), Ordering::Release);
-        let kept = self.pending().remove(&id).is_some();
+        let kept = self.pending().remove(&id);
+        if written.is_err() {
+            return;
+        }
         // If the trace was deleted meanwhile, the deletion may have come before the write.
-        if written.is_ok() && !kept {
+        let is_gone = match kept {
+            Some(kept) => kept.has_response && self.is_response_gone(&trace).await,
+            None => true,
+        };
+        if is_gone {
             let _ = self.records.remove(&key).await;
+        }
+    }
+
+    /// Returns `true` if another server over the state has deleted the response of a trace, which was stored.
+    async fn is_response_gone(&self, trace: &StoredTrace) -> bool {
+        if !self.records.is_shared() {
+            return false;
+        }
+        let response = RecordKey::new(RecordKind::Response, trace.asked.owner, trace.id());
+        // Where the state cannot be read, which is logged and counted, the trace stays.
+        self.records.find(&response).await.is_ok_and(|found| found.is_none())
+    }
+
+    /// Notes that the response with the trace `id` is stored.
+    pub(crate) fn note_response(&self, id: &str) {
+        if let Some(trace) = self.pending().get_mut(id) {
+            trace.has_response = true;
         }
     }
 
@@ -140,15 +173,7 @@ impl Traces {
     /// # Errors
     /// 503 if the state cannot be read.
     pub(super) async fn find(&self, id: &str, caller: &Caller) -> Result<Option<FoundTrace>, ApiError> {
-        if let Some(trace) = self.recent.get(id) {
-            if !trace.belongs_to(caller) {
-                return Ok(None);
-            }
-            let key = RecordKey::new(RecordKind::Trace, caller.owner, id);
-            if self.may_be_gone(&trace) && self.records.find(&key).await?.is_none() {
-                self.recent.remove(id);
-                return Ok(None);
-            }
+        if let Some(trace) = self.find_in_memory(id, caller).await? {
             return Ok(Some(FoundTrace::Recent(trace)));
         }
         if !self.records.is_durable() {
@@ -156,6 +181,21 @@ impl Traces {
         }
         let Some(key) = RecordKey::new(RecordKind::Trace, caller.owner, id).child(CONTENT) else { return Ok(None) };
         Ok(self.records.get(&key).await?.map(FoundTrace::Recorded))
+    }
+
+    /// Returns the trace `id`, if it is in memory and belongs to the caller. Forgets a trace that another server over
+    /// the state has deleted.
+    ///
+    /// # Errors
+    /// 503 if the state cannot be read.
+    pub(super) async fn find_in_memory(&self, id: &str, caller: &Caller) -> Result<Option<Arc<StoredTrace>>, ApiError> {
+        let Some(trace) = self.recent.get(id).filter(|trace| trace.belongs_to(caller)) else { return Ok(None) };
+        let key = RecordKey::new(RecordKind::Trace, caller.owner, id);
+        if self.may_be_gone(&trace) && self.records.find(&key).await?.is_none() {
+            self.recent.remove(id);
+            return Ok(None);
+        }
+        Ok(Some(trace))
     }
 
     /// Returns the summaries of the caller's `limit` youngest traces.
@@ -183,17 +223,17 @@ impl Traces {
         Ok(summaries)
     }
 
-    /// Removes the caller's trace `id`.
+    /// Removes the owner's trace `id`.
     ///
     /// # Errors
     /// 503 if the state cannot be written.
-    pub(crate) async fn remove(&self, id: &str, caller: &Caller) -> Result<(), ApiError> {
-        if self.recent.get(id).is_some_and(|trace| trace.belongs_to(caller)) {
+    pub(crate) async fn remove(&self, id: &str, owner: Owner) -> Result<(), ApiError> {
+        if self.recent.get(id).is_some_and(|trace| trace.asked.owner == owner) {
             self.recent.remove(id);
         }
         self.pending().remove(id);
         if self.records.is_durable() {
-            self.records.remove(&RecordKey::new(RecordKind::Trace, caller.owner, id)).await?;
+            self.records.remove(&RecordKey::new(RecordKind::Trace, owner, id)).await?;
         }
         Ok(())
     }
@@ -204,7 +244,7 @@ impl Traces {
         self.records.is_shared() && trace.is_written.load(Ordering::Acquire)
     }
 
-    fn pending(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+    fn pending(&self) -> MutexGuard<'_, HashMap<String, PendingTrace>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

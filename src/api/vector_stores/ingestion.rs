@@ -1,7 +1,8 @@
 //! Indexing of the files of vector stores.
 //!
-//! Files wait in the record of their store, so that a killed server continues after its next start. One task at a time
-//! takes waiting files, up to a total size, and commits them together. If that fails, each file is tried alone.
+//! Files wait in the record of their store, so that a killed server continues after its next start. Each request that
+//! adds files starts a task. One task at a time takes waiting files, up to a total size, and commits them together. If
+//! that fails, each file is tried alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,6 +39,9 @@ const MAX_ATTEMPTS: u32 = 3;
 const FATAL: &str = "the server ended three times while it indexed the file, which may take too much memory: split the \
                      file, or add it again if the server ended for another reason";
 
+/// Message for a file whose texts are more than its key may take of the room for texts.
+const OVER_SHARE: &str = "the texts of the file exceed this key's share of the server's room for texts: delete others";
+
 /// Pause before a retry of files whose records could not be written.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
@@ -49,21 +53,46 @@ struct ChunkRange {
     recorded: u64,
 }
 
-/// Indexes the files of a store that wait, in a task of its own. `slot` is given back when they are indexed.
-pub(super) fn start(state: &AppState, store: Arc<VectorStore>, slot: Option<FairSlot>) {
+/// Files that one request has added to a store.
+#[derive(Debug)]
+pub(super) struct AddedFiles {
+    pub(super) ids: Vec<String>,
+    /// Places of the files, given back when none of them waits any more.
+    pub(super) _slot: FairSlot,
+}
+
+/// Indexes files of a store in a task of its own: those that a request has added or, without a request, all that wait.
+pub(super) fn start(state: &AppState, store: Arc<VectorStore>, added: Option<AddedFiles>) {
     let state = state.clone();
     let running = state.drain.enter();
     tokio::spawn(async move {
-        while !store.waiting().is_empty() {
-            let Err(error) = index_waiting(&state, &store).await else { continue };
-            tracing::error!(store = store.id, error = error.message, "files of a vector store were not indexed");
-            if !pause(&state, &store).await {
-                break;
-            }
-        }
-        drop(slot);
+        index_all(&state, &store, added).await;
         drop(running);
     });
+}
+
+/// Indexes the files in `added` or, without it, all files of a store that wait. When the server drains, the files that
+/// still wait are left to its next start.
+async fn index_all(state: &AppState, store: &Arc<VectorStore>, mut added: Option<AddedFiles>) {
+    while has_work(state, store, added.as_ref()) {
+        let Err(error) = index_waiting(state, store, added.as_ref()).await else { continue };
+        tracing::error!(store = store.id, error = error.message, "files of a vector store were not indexed");
+        if !pause(state, store).await {
+            break;
+        }
+        // The tasks of other requests may have ended meanwhile, so that this one goes on with their files as well.
+        added = None;
+    }
+}
+
+/// Returns `true` if a file in `added` or, without it, any file of the store waits, and the server does not drain.
+fn has_work(state: &AppState, store: &VectorStore, added: Option<&AddedFiles>) -> bool {
+    let is_own = |id: &String| added.is_none_or(|added| added.ids.contains(id));
+    !is_draining(state) && store.waiting().iter().any(|(id, _)| is_own(id))
+}
+
+fn is_draining(state: &AppState) -> bool {
+    state.drain.phase() >= DrainPhase::Draining
 }
 
 /// Waits before another try. Returns `false` if another task of the store tries again, or if the server stops.
@@ -79,13 +108,16 @@ async fn pause(state: &AppState, store: &VectorStore) -> bool {
     goes_on
 }
 
-/// Indexes the first files that wait.
-async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(), ApiError> {
+/// Indexes the first files that wait, unless others have indexed the files in `added` before.
+async fn index_waiting(state: &AppState, store: &Arc<VectorStore>, added: Option<&AddedFiles>) -> Result<(), ApiError> {
     let stores = state.vector_stores()?;
     // Taken before the turn of the store, because removals of files wait for the turn and must not wait for other
     // stores. The semaphore is never closed.
     let _place = stores.indexing.acquire().await;
     let _turn = store.turn.lock().await;
+    if !has_work(state, store, added) {
+        return Ok(());
+    }
     let _indexing = scopeguard::guard(Arc::clone(store), |store| store.end_indexing());
     let mut read: Vec<ReadFile> = Vec::new();
     let mut total = 0;
@@ -101,14 +133,14 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>) -> Result<(),
         }
         // One by one, so that each file can be canceled until it is read.
         let Some(attached) = claim(store, &id, &seen).await? else { continue };
-        match read_file(stores, store, &id, &attached, total).await {
+        match read_file(state, stores, store, &id, &attached, total).await {
             Ok((documents, bytes)) => {
                 total += bytes;
                 read.push(ReadFile { id, attached, documents, bytes });
             }
             Err(fault) => finish(store, &id, &attached, failed(&attached, fault)).await?,
         }
-        if is_suspect || total >= TOGETHER_BYTES {
+        if is_suspect || total >= TOGETHER_BYTES || is_draining(state) {
             break;
         }
     }
@@ -125,6 +157,7 @@ async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Resul
 
 /// Reads the documents of a file and the size of their texts. `pending` bytes of other files are about to be indexed.
 async fn read_file(
+    state: &AppState,
     stores: &Arc<VectorStores>,
     store: &VectorStore,
     id: &str,
@@ -146,9 +179,15 @@ async fn read_file(
     // A panic of a parser ends in the outer error, and must not keep the other files from being indexed.
     let read = run_blocking(move || Ok(reader.read())).await;
     let (documents, bytes) = read.unwrap_or_else(|_| Err(fault("server_error", "the file cannot be read")))?;
-    let others = stores.usage_bytes().saturating_sub(attached.bytes);
-    if others.saturating_add(pending).saturating_add(bytes) > stores.limits.storage {
+    let added = pending.saturating_add(bytes);
+    let used = stores.usage_bytes().saturating_sub(attached.bytes).saturating_add(added);
+    if used > stores.limits.storage {
         return Err(fault("server_error", "the server has no room for the texts of the file"));
+    }
+    // The request was checked without the files that waited then. A file that does not grow takes nothing from others.
+    let own = stores.usage_bytes_of(store.owner).saturating_sub(attached.bytes).saturating_add(added);
+    if state.keys.several() && bytes > attached.bytes && own > stores.limits.storage - used {
+        return Err(fault("server_error", OVER_SHARE));
     }
     Ok((documents, bytes))
 }
@@ -282,22 +321,16 @@ async fn indexed_chunks(index: &Arc<OtherIndex>, ranges: Vec<ChunkRange>) -> Res
     .await
 }
 
-/// Removes a file from the index of a store, and from its list. Returns `false` if the store does not have it.
+/// Removes a file from the index of a store, and from its list. Returns `false` if the store does not have it. Callers
+/// run it to its end, because a file whose removal is dropped halfway may stay in the list without its chunks.
 pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str) -> Result<bool, ApiError> {
     let _turn = store.turn.lock().await;
-    let Some(file) = store.file(id) else { return Ok(false) };
-    if let Some(index) = opened(state, store).await? {
-        let range = ChunkRange { file: id.to_owned(), from: 1, recorded: file.chunks };
-        let known = indexed_chunks(&index, vec![range]).await?;
-        if known.len() as u64 == index.live().current().manifest().passages {
-            // An index has at least one document.
-            drop(index);
-            let emptied = Arc::clone(store);
-            run_blocking(move || emptied.remove_index().map_err(unwritable)).await?;
-        } else if !known.is_empty() {
-            let changes = Changes { delete: known, ..Changes::default() };
-            index.change(state, changes)?.finished().await.map_err(|error| unchangeable(&store.id, &error))?;
-        }
+    // Before the commit, so that the next start finishes a removal that the end of the process interrupts.
+    let Some(file) = mark_removal(store, id, true).await? else { return Ok(false) };
+    if let Err(error) = remove_chunks(state, store, id, file.chunks).await {
+        // If this fails as well, the next start removes the file.
+        let _ = mark_removal(store, id, false).await;
+        return Err(error);
     }
     let store = Arc::clone(store);
     let id = id.to_owned();
@@ -305,10 +338,67 @@ pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str)
     Ok(true)
 }
 
+/// Marks a file as being removed, or takes the mark back; see [`VectorStore::mark_removal`].
+async fn mark_removal(store: &Arc<VectorStore>, id: &str, removing: bool) -> Result<Option<AttachedFile>, ApiError> {
+    let store = Arc::clone(store);
+    let id = id.to_owned();
+    run_blocking(move || store.mark_removal(&id, removing).map_err(unwritable)).await
+}
+
+/// Removes the chunks of a file from the index of a store. With the last documents, the index goes as well.
+async fn remove_chunks(state: &AppState, store: &Arc<VectorStore>, id: &str, recorded: u64) -> Result<(), ApiError> {
+    let Some(index) = opened(state, store).await? else { return Ok(()) };
+    let chunks = || ChunkRange { file: id.to_owned(), from: 1, recorded };
+    let Some(delete) = discard_last(store, &index, chunks()).await? else { return Ok(()) };
+    if delete.is_empty() {
+        return Ok(());
+    }
+    let removed = index.change(state, Changes { delete, ..Changes::default() })?.finished().await;
+    let Err(error) = removed else { return Ok(()) };
+    // The chunks are the last documents after all: others were removed meanwhile, or a change that adds some failed.
+    if error.code == Code::InvalidValue && discard_last(store, &index, chunks()).await?.is_none() {
+        return Ok(());
+    }
+    Err(unchangeable(&store.id, &error))
+}
+
+/// Removes the index of a store if it has no documents but `chunks`, and no change of it waits. Otherwise returns the
+/// IDs of those chunks that the index has.
+async fn discard_last(
+    store: &Arc<VectorStore>,
+    index: &Arc<OtherIndex>,
+    chunks: ChunkRange,
+) -> Result<Option<Vec<String>>, ApiError> {
+    // A commit between the count and the removal would be lost.
+    let _commits = index.library().hold_commits().await;
+    let known = indexed_chunks(index, vec![chunks]).await?;
+    // An index has at least one document.
+    if known.len() as u64 != index.live().current().manifest().passages {
+        return Ok(Some(known));
+    }
+    let store = Arc::clone(store);
+    let index = Arc::clone(index);
+    run_blocking(move || {
+        if !index.library().close() {
+            return Ok(Some(known));
+        }
+        store.remove_index().map_err(unwritable)?;
+        Ok(None)
+    })
+    .await
+}
+
 /// Replaces the message of a failed commit, which may name paths of the server.
 fn unchangeable(store: &str, error: &ApiError) -> ApiError {
     tracing::error!(store, error = error.message, "the index of a vector store cannot be changed");
-    ApiError::new(error.code, "the index of the vector store cannot be changed")
+    match error.code {
+        // The commit would leave no document, and the index cannot go because of a change that waits.
+        Code::InvalidValue => {
+            let message = "the last documents cannot be removed while others are being added: try again";
+            ApiError::new(Code::CommitFailed, message)
+        }
+        code => ApiError::new(code, "the index of the vector store cannot be changed"),
+    }
 }
 
 /// Writes the records of files that are to be indexed.
@@ -326,7 +416,7 @@ async fn finish(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile, done: A
     run_blocking(move || store.finish_file(&id, &seen, done).map_err(unwritable)).await
 }
 
-/// Opens the indexes of all stores, and goes on with the files that wait.
+/// Opens the indexes of all stores, and goes on with removals that were interrupted and with the files that wait.
 pub(super) fn resume(state: &AppState, stores: &VectorStores) {
     for store in stores.all() {
         let dir = store.index_dir();
@@ -337,6 +427,21 @@ pub(super) fn resume(state: &AppState, stores: &VectorStores) {
                 Err(error) => tracing::error!(store = store.id, %error, "cannot open the index of a vector store"),
             }
         }
-        start(state, store, None);
+        let state = state.clone();
+        let running = state.drain.enter();
+        tokio::spawn(async move {
+            finish_removals(&state, &store).await;
+            start(&state, store, None);
+            drop(running);
+        });
+    }
+}
+
+/// Removes the files of a store whose removal an earlier process began.
+async fn finish_removals(state: &AppState, store: &Arc<VectorStore>) {
+    for (id, _) in store.files().into_iter().filter(|(_, file)| file.removing) {
+        if let Err(error) = remove(state, store, &id).await {
+            tracing::error!(store = store.id, file = id, error = error.message, "a file was not removed");
+        }
     }
 }

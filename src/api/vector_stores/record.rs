@@ -42,6 +42,9 @@ pub(crate) struct AttachedFile {
     /// Number of attempts to index the file that are not over. Attempts that ended with their process stay counted.
     #[serde(default)]
     pub(crate) attempts: u32,
+    /// If `true`, the file is being removed from the store. The next start finishes a removal that was interrupted.
+    #[serde(default)]
+    pub(crate) removing: bool,
 }
 
 /// Batch of files, without its files, whose records name it.

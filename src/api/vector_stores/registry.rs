@@ -1,6 +1,6 @@
 //! Vector stores and files of a server: a folder that one server owns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,7 +16,7 @@ use super::store::{UNFINISHED, VectorStore};
 use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::fair_slots::{FairSlot, FairSlots};
-use crate::api::files::registry::{UploadedFiles, may_store, unwritable};
+use crate::api::files::registry::{UploadedFiles, may_store, unwritable, with_remedy};
 use crate::api::library::Library;
 use crate::api::state::AppState;
 use crate::config::FileLimits;
@@ -99,7 +99,28 @@ impl VectorStores {
 
     /// Opens the indexes of all stores, and goes on with the files that wait to be indexed.
     pub(crate) fn resume(&self, state: &AppState) {
+        let known: Vec<Owner> = match state.keys.required() {
+            true => state.keys.list().iter().map(|(_, entry)| Some(entry.digest.owner())).collect(),
+            false => vec![None],
+        };
+        for (owner, (stores, files)) in self.holdings_of_others(&known) {
+            let owner = owner.map_or_else(|| "null".to_owned(), |owner| owner.to_string());
+            tracing::warn!(owner, stores, files, "vector stores and files belong to no known API key");
+        }
         ingestion::resume(state, self);
+    }
+
+    /// Returns the numbers of vector stores and of files of each owner that is not `known`.
+    fn holdings_of_others(&self, known: &[Owner]) -> HashMap<Owner, (usize, usize)> {
+        let mut holdings = HashMap::<Owner, (usize, usize)>::new();
+        for store in self.all() {
+            holdings.entry(store.owner).or_default().0 += 1;
+        }
+        for owner in self.files.owners() {
+            holdings.entry(owner).or_default().1 += 1;
+        }
+        holdings.retain(|owner, _| !known.contains(owner));
+        holdings
     }
 
     /// Returns the stores of all keys.
@@ -125,12 +146,17 @@ impl VectorStores {
         self.all().iter().map(|store| store.usage_bytes()).sum()
     }
 
+    /// Returns the size of the texts in the indexes of the stores of `owner`, in bytes.
+    pub(super) fn usage_bytes_of(&self, owner: Owner) -> u64 {
+        self.of(owner).iter().map(|store| store.usage_bytes()).sum()
+    }
+
     /// Checks that `caller` may fill its stores further.
     ///
     /// # Errors
     /// 429 if the caller's key already holds its share, 503 if there is no room.
     pub(super) fn check_room(&self, caller: &Caller) -> Result<(), ApiError> {
-        let own = self.of(caller.owner).iter().map(|store| store.usage_bytes()).sum();
+        let own = self.usage_bytes_of(caller.owner);
         may_store(caller, own, self.usage_bytes(), self.limits.storage, "KiB of texts in vector stores")
     }
 
@@ -155,7 +181,7 @@ impl VectorStores {
         // Held until the store is in the list: stores that are created at the same time could share the last place.
         let mut stores = self.stores.write().unwrap_or_else(PoisonError::into_inner);
         let own = stores.values().filter(|store| store.owner == caller.owner).count();
-        caller.may_take(own, stores.len(), MAX_STORES, "vector stores")?;
+        caller.may_take(own, stores.len(), MAX_STORES, "vector stores").map_err(with_remedy)?;
         let store = Arc::new(VectorStore::create(&self.folder, id.clone(), record).map_err(unwritable)?);
         stores.insert(id, Arc::clone(&store));
         Ok(store)
@@ -169,5 +195,46 @@ impl VectorStores {
         store.delete().map_err(unwritable)?;
         self.stores.write().unwrap_or_else(PoisonError::into_inner).remove(&store.id);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use anyhow::bail;
+    use waymark_runtime::embedding::Embedding;
+
+    use super::*;
+    use crate::keys::Secret;
+
+    /// Opener for stores without documents.
+    #[derive(Debug)]
+    struct NoIndexes;
+
+    impl OpenIndex for NoIndexes {
+        fn embedder(&self) -> Arc<dyn TextEmbedder> {
+            Arc::new(Embedding::Mock)
+        }
+
+        fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
+            bail!("no index in {}", dir.display())
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_no_known_key_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let stores = VectorStores::open(folder.path(), FileLimits::default(), Arc::new(NoIndexes)).unwrap();
+        let owners = [Some(Secret::generate().digest().owner()), Some(Secret::generate().digest().owner()), None];
+        for (number, owner) in owners.into_iter().enumerate() {
+            let caller = Caller { owner, ..Caller::default() };
+            let owner = owner.map(|owner| owner.to_string());
+            let metadata = BTreeMap::new();
+            let record = StoreRecord { owner, created_at: 1, name: None, description: None, metadata };
+            stores.create(&caller, format!("vs_{number}"), record).unwrap();
+        }
+        let left = HashMap::from([(owners[1], (1, 0)), (None, (1, 0))]);
+        assert_eq!(stores.holdings_of_others(&owners[..1]), left);
+        assert!(stores.holdings_of_others(&owners).is_empty());
     }
 }

@@ -70,12 +70,14 @@ impl VectorStore {
         Ok(VectorStore::over(dir, id, record, BTreeMap::new(), BTreeMap::new()))
     }
 
-    /// Reads the store in `dir`. `None` if the folder holds none.
+    /// Reads the store in `dir`, and removes what a killed process left of its earlier indexes. `None` if the folder
+    /// holds no store.
     ///
     /// # Errors
-    /// If a record cannot be read.
+    /// If a record cannot be read, or a folder cannot be removed.
     pub(super) fn read(dir: PathBuf, id: String) -> io::Result<Option<VectorStore>> {
         let Some(record) = json_file::read::<StoreRecord>(&dir.join(ABOUT))? else { return Ok(None) };
+        remove_unfinished(&dir)?;
         let files = read_records(&dir.join(FILES))?;
         let batches = dir.join(BATCHES);
         let batches = if batches.is_dir() { read_records(&batches)? } else { BTreeMap::new() };
@@ -290,14 +292,29 @@ impl VectorStore {
         Ok(())
     }
 
-    /// Removes the record of an attached file.
+    /// Marks a file as being removed, or takes the mark back. Returns its record. `None` if there is no such file.
     ///
     /// # Errors
-    /// If it cannot be removed.
+    /// If the store was deleted or the record cannot be written.
+    pub(super) fn mark_removal(&self, id: &str, removing: bool) -> io::Result<Option<AttachedFile>> {
+        let saving = self.begin_saving()?;
+        let Some(file) = self.file(id) else { return Ok(None) };
+        let file = AttachedFile { removing, ..file };
+        self.write_file(&saving, id, file.clone())?;
+        Ok(Some(file))
+    }
+
+    /// Removes the record of a file that is marked as being removed. A file that was added again meanwhile has no mark,
+    /// and stays.
+    ///
+    /// # Errors
+    /// If the store was deleted or the record cannot be removed.
     pub(super) fn remove_file(&self, id: &str) -> io::Result<()> {
         let _saving = self.begin_saving()?;
-        json_file::remove(&self.file_path(id))?;
-        self.lock_files().remove(id);
+        if self.file(id).is_some_and(|file| file.removing) {
+            json_file::remove(&self.file_path(id))?;
+            self.lock_files().remove(id);
+        }
         Ok(())
     }
 
@@ -365,6 +382,17 @@ fn read_records<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMap<Strin
     Ok(records)
 }
 
+/// Removes the folders in `dir` that a killed process was removing.
+fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes a folder so that a killed process leaves it whole or under a name that the next start removes.
 pub(in crate::api) fn discard(dir: &Path) -> io::Result<()> {
     let gone = dir.with_file_name(format!("{UNFINISHED}{}", Uuid::now_v7().simple()));
@@ -383,13 +411,16 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn only_attempts_that_ended_with_their_process_are_counted() {
-        let folder = tempfile::tempdir().unwrap();
+    /// Creates the store `vs_1` in `folder`.
+    fn store_in(folder: &Path) -> VectorStore {
         let record =
             StoreRecord { owner: None, created_at: 1, name: None, description: None, metadata: BTreeMap::new() };
-        let store = VectorStore::create(folder.path(), "vs_1".to_owned(), record).unwrap();
-        let file = AttachedFile {
+        VectorStore::create(folder, "vs_1".to_owned(), record).unwrap()
+    }
+
+    /// File that waits to be indexed.
+    fn waiting_file() -> AttachedFile {
+        AttachedFile {
             created_at: 1,
             status: IndexingStatus::InProgress,
             error: None,
@@ -399,7 +430,44 @@ mod tests {
             bytes: 0,
             batch: None,
             attempts: 0,
-        };
+            removing: false,
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_added_again_while_it_is_removed_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path());
+        store.attach_file("file-1", waiting_file()).unwrap();
+        store.remove_file("file-1").unwrap();
+        assert!(store.file("file-1").is_some(), "not marked");
+        assert!(store.mark_removal("file-1", true).unwrap().unwrap().removing);
+        store.attach_file("file-1", waiting_file()).unwrap();
+        store.remove_file("file-1").unwrap();
+        assert_eq!(store.file("file-1"), Some(waiting_file()));
+        store.mark_removal("file-1", true).unwrap();
+        store.remove_file("file-1").unwrap();
+        assert_eq!(store.file("file-1"), None);
+        assert_eq!(store.mark_removal("file-1", true).unwrap(), None);
+    }
+
+    #[test]
+    fn indexes_that_a_killed_process_was_removing_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path());
+        let dir = folder.path().join("vs_1");
+        fs::create_dir_all(store.index_dir()).unwrap();
+        fs::create_dir_all(dir.join(".0193/1")).unwrap();
+        fs::write(dir.join(".0193/1/manifest.json"), "{}").unwrap();
+        VectorStore::read(dir.clone(), "vs_1".to_owned()).unwrap().unwrap();
+        assert!(!dir.join(".0193").exists() && store.index_dir().exists());
+    }
+
+    #[test]
+    fn only_attempts_that_ended_with_their_process_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path());
+        let file = waiting_file();
         store.attach_file("file-1", file.clone()).unwrap();
         let claim = |store: &VectorStore| store.claim("file-1", &store.file("file-1").unwrap()).unwrap().unwrap();
         assert_eq!(claim(&store).attempts, 1);

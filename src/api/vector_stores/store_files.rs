@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::chunking::{ChunkSizes, ChunkingStrategy};
+use super::ingestion::{self, AddedFiles};
 use super::object::VectorStoreFileObject;
 use super::record::{AttachedFile, IndexingStatus};
 use super::search::VectorStoreSearchContent;
 use super::store::VectorStore;
-use super::{absent, changeable, ingestion};
+use super::{absent, changeable};
 use crate::api::auth::Caller;
 use crate::api::blocking::{run_blocking, run_to_end};
 use crate::api::body::{JsonBody, WireRequest};
@@ -141,18 +142,21 @@ pub(super) async fn add_all(
             bytes: 0,
             batch,
             attempts: 0,
+            removing: false,
         };
         attached.push((id, file));
     }
+    let ids = attached.iter().map(|(id, _)| id.clone()).collect();
+    let added = AddedFiles { ids, _slot: slot };
     let state = state.clone();
     let store = Arc::clone(store);
     // A task of its own, because a client that disconnects ends the request: its files would wait until the next
     // change.
     run_to_end(async move {
-        let added = ingestion::attach(&store, attached).await;
+        let written = ingestion::attach(&store, attached).await;
         // Also after an error, for the files whose records were written before it.
-        ingestion::start(&state, store, Some(slot));
-        added
+        ingestion::start(&state, store, Some(added));
+        written
     })
     .await
 }
@@ -282,7 +286,15 @@ pub(crate) async fn delete(
     ids: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<axum::Json<VectorStoreFileDeleted>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
-    if !ingestion::remove(&state, &store, &id).await? {
+    let running = state.drain.enter();
+    let removing = id.clone();
+    // A task of its own, because a client that disconnects ends the request.
+    let removed = run_to_end(async move {
+        // A drain waits for the removal, with or without its client.
+        let _running = running;
+        ingestion::remove(&state, &store, &removing).await
+    });
+    if !removed.await? {
         return Err(files::absent(&id).with_param("file_id"));
     }
     Ok(axum::Json(VectorStoreFileDeleted { id, object: "vector_store.file.deleted", deleted: true }))

@@ -13,7 +13,7 @@ use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher}
 use waymark_index::{Evidence, Index, Mode, OpenOptions, Query, QueryAnnouncement};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, Size, cores};
+use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index};
 use waymark_runtime::evaluate::{Questions, SearchMethod};
 use waymark_runtime::query_embedder::QueryEmbedder;
 
@@ -49,12 +49,13 @@ impl BlockingSearch for HangingIndex {
 /// Then repeats the measurement while searches hang for the whole run: their callers must get a timeout at the
 /// deadline, and no other search may be delayed.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  waymark bench search --index corpus.index --questions questions.jsonl --ways passage:fused,graph"
-)]
+#[command(after_help = "\
+Example:
+  waymark bench search --index corpus.index --questions questions.jsonl \\
+      --ways passage:fused,graph")]
 pub(crate) struct Args {
     /// Directory of the index.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", value_parser = local_index())]
     index: PathBuf,
 
     /// File of questions, one JSON object with a `question` per line.

@@ -29,7 +29,8 @@ use super::{episode, telemetry};
 Examples:
   waymark chat --index corpus.index
   waymark chat --url http://127.0.0.1:8080
-  printf '%s\\n' 'Where is the Mona Lisa shown?' 'In which city is it?' | waymark chat --index corpus.index")]
+  printf '%s\\n' 'Where is the Mona Lisa shown?' 'In which city is it?' \\
+      | waymark chat --index corpus.index")]
 pub(crate) struct Args {
     /// Sampling seed.
     #[arg(long, default_value_t = 0)]

@@ -2,15 +2,15 @@
 //! stores, the state, the index, the keys, and the certificates.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use waymark_agent::Policy;
 use waymark_index::Manifest;
 use waymark_models::catalog::Catalog;
 use waymark_models::layout::ModelLayout;
-use waymark_runtime::cache;
 use waymark_runtime::snapshots::SnapshotLocation;
+use waymark_runtime::{assembly, cache};
 
 use super::DoctorCheck;
 use crate::cli::state_store;
@@ -23,6 +23,7 @@ pub(super) fn checks(config: &ServeConfig) -> Vec<DoctorCheck> {
     let mut checks = vec![address(config.address), downloads(config), state(config)];
     checks.extend(config.model.weights.as_deref().map(model));
     checks.extend(config.policies.iter().map(|dir| policy(dir)));
+    checks.extend(shared_name(&config.policies));
     checks.extend(config.policy_root.as_deref().map(policy_root));
     checks.push(default_index(config));
     checks.extend(config.retrieval.others.iter().map(|(_, dir)| index(dir)));
@@ -121,6 +122,13 @@ fn policy(dir: &Path) -> DoctorCheck {
         }
         Err(error) => DoctorCheck::failure("policy", error.to_string()),
     }
+}
+
+/// Returns a failure if two of the policies share a name. Those that cannot be read have failures of their own.
+fn shared_name(dirs: &[PathBuf]) -> Option<DoctorCheck> {
+    let policies: Vec<Policy> = dirs.iter().filter_map(|dir| Policy::open(dir).ok()).collect();
+    let error = assembly::check_names(&policies).err()?;
+    Some(DoctorCheck::failure("policy", error.to_string()))
 }
 
 /// Looks for the folder of the policies that clients load.

@@ -18,9 +18,13 @@ use waymark_runtime::logging;
     subcommand_negates_reqs = true,
     after_help = "\
 Examples:
-  waymark eval --policy routerag --index corpus.index --questions questions.jsonl --limit 50
-  waymark eval --policy run/sft --policy run/stage1 --index corpus.index --questions questions.jsonl --json report.json
-  waymark eval --policy run/stage1 --policy hippo-rag --mode free,passage,graph --index corpus.index --questions questions.jsonl"
+  waymark eval --policy routerag --index corpus.index \\
+      --questions questions.jsonl --limit 50
+  waymark eval --policy run/sft --policy run/stage1 --index corpus.index \\
+      --questions questions.jsonl --json report.json
+  waymark eval --policy run/stage1 --policy hippo-rag \\
+      --mode free,passage,graph --index corpus.index \\
+      --questions questions.jsonl"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

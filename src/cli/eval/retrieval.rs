@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use waymark_agent::metric::quantile;
 use waymark_index::{Index, IndexError, MAX_K, OpenOptions};
 use waymark_models::kernel::Team;
-use waymark_runtime::config::{EmbedderArgs, cores};
+use waymark_runtime::config::{EmbedderArgs, cores, local_index};
 use waymark_runtime::evaluate::{Questions, ReportFile, RetrievalQuestion, SearchMethod};
 use waymark_runtime::{assembly, progress};
 
@@ -24,12 +24,13 @@ use super::report::{MethodScores, RetrievalReport};
 /// of a question's supporting passages before each cutoff, averaged over questions. Questions with unknown or
 /// incomplete support are left out and counted.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Example:\n  waymark eval retrieval --index corpus.index --questions questions.jsonl --modes passage:bm25,graph,hybrid"
-)]
+#[command(after_help = "\
+Example:
+  waymark eval retrieval --index corpus.index --questions questions.jsonl \\
+      --modes passage:bm25,graph,hybrid")]
 pub(crate) struct Args {
     /// Directory of the index.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", value_parser = local_index())]
     index: PathBuf,
 
     /// File of questions: JSON lines with `question`, `supporting` (IDs) and optionally `supporting_complete`.

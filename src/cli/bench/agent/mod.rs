@@ -29,7 +29,7 @@ use waymark_index::{Embed, Index, OpenOptions};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, Size, cores};
+use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index};
 use waymark_runtime::evaluate::Questions;
 use waymark_runtime::query_embedder::QueryEmbedder;
 
@@ -50,14 +50,15 @@ use self::server_kind::ServerKind;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  waymark bench agent --index corpus.index --questions questions.jsonl --llama-server path/to/llama-server")]
+  waymark bench agent --index corpus.index --questions questions.jsonl \\
+      --llama-server path/to/llama-server")]
 pub(crate) struct Args {
     /// Base model: a name in the catalog, or a path to a GGUF file.
     #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
     model: String,
 
     /// Directory of the index.
-    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR")]
+    #[arg(long, env = "WAYMARK_INDEX", value_name = "DIR", value_parser = local_index())]
     index: PathBuf,
 
     /// File of questions, one JSON object with a `question` per line.

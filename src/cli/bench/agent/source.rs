@@ -157,7 +157,7 @@ impl Generator for ServerSession {
     type Generation<'a> = ServerTurn<'a>;
 
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     async fn generate(&mut self, spec: Generate) -> Result<ServerTurn<'_>, EngineError> {
