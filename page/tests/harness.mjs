@@ -5,6 +5,7 @@ import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
+import { pause } from "./server.mjs";
 
 export const IMAGES = fileURLToPath(new URL("../../docs/images/", import.meta.url));
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -15,23 +16,25 @@ export const PHONE = { width: 390, height: 844 };
 
 export const program = [process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find((path) => path && existsSync(path));
 
+// Milliseconds in which something must come about, on a slow and busy machine too.
+const PATIENCE = 60_000;
+
 let browser = null;
 
 export async function begin() {
-  browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage", "--lang=en-US"] });
+  browser = await chromium.launch({ executablePath: program, timeout: 2 * PATIENCE, args: ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage", "--lang=en-US"] });
 }
 
 export const end = () => browser.close();
 
 // A page with what may not happen in it: `faults` are its errors, requests to elsewhere, and violations of its policy.
 export async function open(url, { size = DESKTOP, scheme = "light", motion = "reduce", hash = "", context = null } = {}) {
-  const waits = 15000;
   const held = context ?? await browser.newContext({
     viewport: size, colorScheme: scheme, reducedMotion: motion, hasTouch: size === PHONE, isMobile: size === PHONE, locale: "en-US",
     timezoneId: "UTC", permissions: url.startsWith("http") ? ["clipboard-read", "clipboard-write"] : [], acceptDownloads: true,
   });
   const page = await held.newPage();
-  page.setDefaultTimeout(waits);
+  page.setDefaultTimeout(PATIENCE);
   page.faults = [];
   page.on("pageerror", (error) => page.faults.push("error: " + error.message));
   page.on("console", (message) => { if (message.type() === "error" && !/Failed to load resource|net::ERR/.test(message.text())) page.faults.push("console: " + message.text()); });
@@ -63,6 +66,35 @@ export async function settled(page) {
   await page.waitForSelector("#stop", { state: "detached" });
   // Facts are fetched when an answer is complete.
   await page.waitForLoadState("networkidle");
+}
+
+// Waits until `holds` returns something that counts as true, and returns it.
+export async function eventually(holds) {
+  const end = Date.now() + PATIENCE;
+  for (;;) {
+    const found = await holds();
+    if (found) return found;
+    assert.ok(Date.now() < end, "this did not come about: " + holds);
+    await pause(50);
+  }
+}
+
+// Waits until the first conversation in the browser's database is one of which `holds` is true, and returns it.
+export async function kept(page, holds) {
+  const first = () => page.evaluate(async () => {
+    const asked = (request) => new Promise((resolve, reject) => {
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => reject(request.error);
+    });
+    const base = await asked(indexedDB.open("waymark"));
+    const [conversation] = await asked(base.transaction("conversations").objectStore("conversations").getAll());
+    base.close();
+    return conversation;
+  });
+  return eventually(async () => {
+    const conversation = await first();
+    return conversation && holds(conversation) ? conversation : null;
+  });
 }
 
 export async function accessible(page) {
@@ -126,13 +158,19 @@ const LARGEST = 200_000;
 // Compares the screen with the picture that is kept in `docs/images`; `UPDATE_IMAGES=1` keeps a new one.
 export async function picture(page, name) {
   await page.waitForTimeout(250);
-  const taken = await page.screenshot();
+  let taken = await page.screenshot();
   const path = join(IMAGES, name + ".png");
   if (process.env.UPDATE_IMAGES) writeFileSync(path, taken);
   if (process.env.ALL_IMAGES) writeFileSync(join(process.env.ALL_IMAGES, name + ".png"), taken);
   assert.ok(existsSync(path), "there is no " + path + ": keep it by UPDATE_IMAGES=1");
   assert.ok(statSync(path).size < LARGEST, name + " is too large");
-  const far = await difference(taken, readFileSync(path));
+  let far = await difference(taken, readFileSync(path));
+  // A slow machine is still drawing.
+  for (const end = Date.now() + PATIENCE; far >= 6 && Date.now() < end;) {
+    await page.waitForTimeout(1000);
+    taken = await page.screenshot();
+    far = await difference(taken, readFileSync(path));
+  }
   assert.ok(far < 6, name + " looks different: " + far.toFixed(1));
 }
 

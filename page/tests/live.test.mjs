@@ -39,7 +39,7 @@ after(async () => {
 
 test("the demo's policy answers, is followed, explored and watched", { skip }, async () => {
   const page = await open(url);
-  page.setDefaultTimeout(120_000);
+  page.setDefaultTimeout(300_000);
   await page.waitForSelector(".examples");
   assert.ok((await page.textContent(".indexed")).includes("demo"));
   await ask(page, QUESTION);

@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { EPISODE, FOLLOW_UP, INDEX, PASSAGES, QUESTION, finished, hit, routes, search, server, started } from "./fixtures.mjs";
-import { DESKTOP, PHONE, WIDE, accessible, ask, begin, close, end, fits, foreign, look, open, picture } from "./harness.mjs";
-import { error, json, pause, stream } from "./server.mjs";
+import { DESKTOP, PHONE, WIDE, accessible, ask, begin, close, end, eventually, fits, foreign, kept, look, open, picture } from "./harness.mjs";
+import { error, json, never, pause, stream } from "./server.mjs";
 
 before(begin);
 after(end);
@@ -169,7 +169,7 @@ test("a follow-up goes on with the conversation, and all of it is there after a 
   assert.ok(y < 120, "the youngest question stands at the top: " + y);
   await look(page, "follow-up");
   await page.click(".answered:nth-child(2) [aria-label='Good answer']");
-  await page.waitForTimeout(300);
+  await kept(page, ({ runs }) => runs[1]?.feedback === "good");
   await page.reload();
   await page.waitForSelector(".answered:nth-child(2) .source");
   assert.equal(await page.getAttribute(".answered:nth-child(2) [aria-label='Good answer']", "aria-pressed"), "true");
@@ -247,7 +247,7 @@ test("a run that ends with a call of a tool shows the call, live and kept", asyn
 test("a run is stopped and asked again", async (t) => {
   let asked = 0;
   const { url, seen } = await server(t, {
-    "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), 20000] : EPISODE); },
+    "POST /v1/agent": ({ response }) => { asked += 1; return stream(response, asked === 1 ? [...EPISODE.slice(0, 9), never] : EPISODE); },
     "DELETE /v1/agent/ep-1": ({ response }) => response.writeHead(204).end(),
   });
   const page = await open(url);
@@ -263,7 +263,9 @@ test("a run is stopped and asked again", async (t) => {
   await page.waitForSelector(".doing");
   await page.keyboard.press("Escape");
   await page.waitForSelector("text=You stopped this answer");
-  assert.equal(seen.filter((one) => one.method === "DELETE" && one.path.startsWith("/v1/agent/")).length, 1);
+  const stops = () => seen.filter((one) => one.method === "DELETE" && one.path.startsWith("/v1/agent/")).length;
+  await eventually(stops);
+  assert.equal(stops(), 1);
   await page.click("text=Retry");
   await page.waitForSelector(".citation");
   assert.equal(await page.locator(".answered").count(), 1);
@@ -522,13 +524,17 @@ function longAnswer() {
 }
 
 test("documents are added and deleted, with progress", async (t) => {
-  const { url, seen } = await server(t);
-  const page = await open(url);
+  const done = routes()["GET /v1/commits/commit-1"];
+  let page = null;
+  const { url, seen } = await server(t, {
+    // A change goes on until its progress is seen.
+    "GET /v1/commits/commit-1": async (all) => { await page.waitForSelector("progress"); done(all); },
+  });
+  page = await open(url);
   await page.click("nav >> text=Explore");
   await page.click("text=Documents");
   await page.waitForSelector("#upload", { state: "attached" });
   await page.setInputFiles("#upload", [{ name: "notes.md", mimeType: "text/markdown", buffer: Buffer.from("# Trails\n\nA waymark is painted on a tree.\n") }]);
-  await page.waitForSelector("progress");
   await page.waitForSelector("text=1 document added");
   const sent = JSON.parse(seen.find((one) => one.method === "POST" && one.path === "/v1/documents").body);
   assert.deepEqual(sent, { documents: [{ id: "notes.md", title: "Trails", text: "# Trails\n\nA waymark is painted on a tree." }], chunked: { "notes.md": 0 }, wait: false });
@@ -584,7 +590,7 @@ test("all can be done by the keyboard, and nothing moves for those who ask for c
     await page.keyboard.press("Tab");
   }
   await page.keyboard.press("Enter");
-  await page.waitForSelector(".citation");
+  await page.waitForSelector(".hops");
   await page.focus(".node.passage");
   await page.keyboard.press("Enter");
   await page.waitForSelector(".card");
@@ -595,7 +601,7 @@ test("all can be done by the keyboard, and nothing moves for those who ask for c
 
 
 test("a conversation that is forgotten while it runs stays forgotten", async (t) => {
-  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 9), 20000]) });
+  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 9), never]) });
   const page = await open(url);
   await page.fill("#question", QUESTION);
   await page.press("#question", "Enter");
@@ -699,8 +705,9 @@ test("a comparison of runs without answers says so, and asks for no search that 
   await page.press("#compared", "Enter");
   await page.waitForSelector(".figures table");
   assert.ok((await page.textContent(".figures")).includes("Neither gives a complete answer."));
-  const asked = seen.filter((one) => one.path === "/v1/agent").map((one) => JSON.parse(one.body).rag);
-  assert.deepEqual(asked, [{ mode: "passage" }, {}]);
+  const asked = seen.filter((one) => one.path === "/v1/agent").map((one) => JSON.stringify(JSON.parse(one.body).rag));
+  // Both are asked at once.
+  assert.deepEqual(asked.sort(), ['{"mode":"passage"}', "{}"]);
   await close(page);
 });
 

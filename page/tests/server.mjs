@@ -74,6 +74,9 @@ export function error(response, status, code, message) {
 
 export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
+// An event that never comes.
+export const never = () => new Promise(() => {});
+
 // Streams events as `/v1/agent` does. A number among them is a pause, a
 // function is waited for, and "break" ends the connection.
 export async function stream(response, events, { id = "ep-1", from = 0 } = {}) {

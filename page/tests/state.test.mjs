@@ -5,9 +5,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { inflateRawSync } from "node:zlib";
-import { EPISODE, FOLLOW_UP, INDEX, PASSAGES, QUESTION, routes, server } from "./fixtures.mjs";
-import { ask, begin, close, end, open } from "./harness.mjs";
-import { error, json, pause, stream } from "./server.mjs";
+import { EPISODE, FOLLOW_UP, INDEX, MODELS, PASSAGES, QUESTION, routes, server } from "./fixtures.mjs";
+import { ask, begin, close, end, eventually, kept, open } from "./harness.mjs";
+import { error, json, never, pause, stream } from "./server.mjs";
 
 before(begin);
 after(end);
@@ -23,23 +23,29 @@ function gate() {
   return { open, opened };
 }
 
+// True for a stored conversation whose runs have ended and know facts.
+const ended = ({ runs }) => runs.every((run) => run.took !== null && Object.keys(run.facts).length > 0);
+
+// Opens the conversation of a tab in another one.
+const beside = (tab, url) => open(url, { context: tab.context(), hash: new URL(tab.url()).hash });
+
 test("a conversation that goes on in two tabs keeps the questions of both", async (t) => {
   const { url } = await server(t, FOLLOWED);
   const first = await open(url);
   await ask(first, QUESTION);
-  await first.waitForTimeout(500);
-  const second = await open(url, { context: first.context(), hash: new URL(first.url()).hash });
+  await kept(first, ended);
+  const second = await beside(first, url);
   await second.waitForSelector(".citation");
   for (const [tab, question] of [[first, "In which country is that?"], [second, "And which river is there?"]]) {
     await tab.bringToFront();
     await ask(tab, question);
     await tab.waitForSelector(".answered:nth-child(2) .citation");
-    await tab.waitForTimeout(500);
+    await kept(tab, (stored) => ended(stored) && stored.runs.some((run) => run.question === question));
   }
   await first.bringToFront();
   // Saves the conversation as the first tab knows it.
   await first.click(".answered:nth-child(2) [aria-label='Good answer']");
-  await first.waitForTimeout(300);
+  await kept(first, ({ runs }) => runs.some((run) => run.feedback === "good"));
   await first.reload();
   await first.waitForSelector(".answered:nth-child(3)");
   assert.deepEqual(await first.locator(".question").allTextContents(), [QUESTION, "In which country is that?", "And which river is there?"]);
@@ -51,13 +57,106 @@ test("a retried question is replaced in the history", async (t) => {
   const { url } = await server(t);
   const page = await open(url);
   await ask(page, QUESTION);
+  const { runs: [old] } = await kept(page, ended);
   await page.click("text=Retry");
-  await page.waitForSelector(".citation");
-  await page.waitForTimeout(500);
+  await kept(page, (stored) => ended(stored) && stored.runs.some((run) => run.id !== old.id));
   await page.reload();
   await page.waitForSelector(".citation");
   assert.equal(await page.locator(".answered").count(), 1);
   await close(page);
+});
+
+test("a retried question stays replaced when another tab has the conversation open", async (t) => {
+  const { url } = await server(t);
+  const first = await open(url);
+  await ask(first, QUESTION);
+  const { runs: [old] } = await kept(first, ended);
+  const second = await beside(first, url);
+  await second.waitForSelector(".citation");
+  await first.bringToFront();
+  await first.click("text=Retry");
+  const { changed } = await kept(first, (stored) => ended(stored) && stored.runs.some((run) => run.id !== old.id));
+  await second.bringToFront();
+  // Saves the conversation as the second tab knows it.
+  await second.click("[aria-label='Good answer']");
+  await kept(second, (stored) => stored.changed > changed);
+  await second.reload();
+  await second.waitForSelector(".citation");
+  assert.equal(await second.locator(".answered").count(), 1);
+  assert.deepEqual(first.faults, []);
+  await close(second);
+});
+
+test("feedback that is taken back does not return", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await ask(page, QUESTION);
+  const good = "[aria-label='Good answer']";
+  for (const pressed of ["true", "false"]) {
+    await page.click(good);
+    await page.waitForSelector(good + "[aria-pressed='" + pressed + "']");
+    await kept(page, ({ runs: [run] }) => run.feedback === (pressed === "true" ? "good" : null));
+  }
+  await page.reload();
+  await page.waitForSelector(".citation");
+  assert.equal(await page.getAttribute(good, "aria-pressed"), "false");
+  await close(page);
+});
+
+test("facts that come late survive another tab that does not know them", async (t) => {
+  const late = gate();
+  const passages = routes()["GET *"];
+  const { url } = await server(t, {
+    "GET /v1/index/passages/wolfgang-amadeus-mozart": async (all) => {
+      await late.opened;
+      passages(all);
+    },
+  });
+  const first = await open(url);
+  await first.fill("#question", QUESTION);
+  await first.press("#question", "Enter");
+  await first.waitForSelector(".citation");
+  // A conversation is saved every 3 s until its run knows its facts.
+  await kept(first, ({ runs: [run] }) => run.took !== null);
+  const second = await beside(first, url);
+  await second.waitForSelector(".citation");
+  await first.bringToFront();
+  late.open();
+  await first.waitForSelector(".hops");
+  await kept(first, ({ runs: [run] }) => PASSAGES.mozart.id in run.facts);
+  await second.bringToFront();
+  await second.click("[aria-label='Good answer']");
+  await kept(second, ({ runs: [run] }) => run.feedback === "good");
+  await second.reload();
+  await second.waitForSelector(".citation");
+  assert.equal(await second.locator(".hops").count(), 1);
+  assert.deepEqual(first.faults, []);
+  await close(second);
+});
+
+test("the end of a run survives another tab that was opened before it", async (t) => {
+  const late = gate();
+  const events = [...EPISODE.slice(0, -1), () => late.opened, "break"];
+  const { url } = await server(t, { "POST /v1/agent": ({ response }) => stream(response, events) });
+  const first = await open(url);
+  await first.fill("#question", QUESTION);
+  await first.press("#question", "Enter");
+  await first.waitForSelector(".answer.short");
+  // A conversation is saved every 3 s while its run goes on.
+  await kept(first, ({ runs: [run] }) => run.events.at(-1)?.event.text === " Salzburg");
+  const second = await beside(first, url);
+  await second.waitForSelector("text=You stopped this answer");
+  await first.bringToFront();
+  late.open();
+  await first.waitForSelector("text=The answer broke off");
+  await kept(first, ended);
+  await second.bringToFront();
+  await second.click("[aria-label='Good answer']");
+  await kept(second, ({ runs: [run] }) => run.feedback === "good");
+  await second.reload();
+  await second.waitForSelector("text=The answer broke off");
+  assert.deepEqual(first.faults, []);
+  await close(second);
 });
 
 test("facts that come late for one question do not undo the next one", async (t) => {
@@ -78,11 +177,11 @@ test("facts that come late for one question do not undo the next one", async (t)
     await page.waitForSelector(".answered:nth-child(" + at + ") .citation");
     await page.waitForSelector("#stop", { state: "detached" });
   }
-  await page.waitForTimeout(500);
+  await kept(page, (stored) => stored.runs.length === 2 && ended(stored));
   await page.click("text=New question");
   await page.waitForSelector(".welcome");
   late.open();
-  await page.waitForTimeout(500);
+  await kept(page, ({ runs: [run] }) => PASSAGES.haydn.id in run.facts);
   await page.click("#history li a");
   await page.waitForSelector(".answered:nth-child(2)");
   await close(page);
@@ -112,7 +211,7 @@ test("a shared follow-up holds neither the conversation before it nor the feedba
 
 test("a key press of an input method neither asks nor stops", async (t) => {
   const { url, seen } = await server(t, {
-    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 9), 20000]),
+    "POST /v1/agent": ({ response }) => stream(response, [...EPISODE.slice(0, 9), never]),
     "DELETE /v1/agent/ep-1": ({ response }) => response.writeHead(204).end(),
   });
   const page = await open(url);
@@ -147,6 +246,20 @@ test("a key that no header can hold is refused, and another one can be given", a
   await page.fill("#key", "secret");
   await page.click("text=Use key");
   await page.waitForSelector(".examples");
+  await close(page);
+});
+
+test("an answer over an index of the policy's own is explained from that index", async (t) => {
+  const models = MODELS.map((one) => (one.id === "routerag-smollm2" ? { ...one, index: "law & order" } : one));
+  const { url, seen } = await server(t, { "GET /v1/models": ({ response }) => json(response, { object: "list", data: models }) });
+  const page = await open(url);
+  await ask(page, QUESTION);
+  const asked = () => seen.filter(({ path }) => path.startsWith("/v1/index/passages/"));
+  await eventually(() => asked().length > 0);
+  for (const { path } of asked()) assert.equal(new URL(path, url).searchParams.get("index"), "law & order");
+  await page.click(".citation");
+  await page.waitForSelector("#card");
+  assert.equal(await page.locator("#card a").count(), 0, "Explore shows the default index");
   await close(page);
 });
 

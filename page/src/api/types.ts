@@ -66,7 +66,8 @@ export interface Finished {
   citations: Cited[];
 }
 
-export interface Model { id: string; protocol: string; parent: string }
+// `index` is the index that the policy names; absent if it names none.
+export interface Model { id: string; protocol: string; parent: string; index?: string }
 
 export interface IndexInfo {
   name: string | null;

@@ -40,9 +40,9 @@ export function Actions({ live, sources, last }: { live: Live; sources: Source[]
 const titles = (sources: Source[]) => sources.map(({ number, passage }) => ({ number, title: titleOf(passage) }));
 
 function Feedback({ live }: { live: Live }) {
-  const given = useSignal(live.run.feedback);
+  const given = useSignal(live.run.feedback ?? null);
   const give = (value: "good" | "bad") => {
-    given.value = given.value === value ? undefined : value;
+    given.value = given.value === value ? null : value;
     live.run.feedback = given.value;
     void keepNow();
   };

@@ -78,7 +78,7 @@ function Actions({ open: { live, passage } }: { open: Card }) {
         <button disabled={asking.value || !view.over || !view.episode} onClick={again}>
           {asking.value ? "Answering without it …" : "Answer without this passage"}
         </button>
-        <a class="button quiet" href={address("explore", "passage:" + passage.id)} onClick={() => { card.value = null; }}>Explore</a>
+        {!live.indexOf(view) && <a class="button quiet" href={address("explore", "passage:" + passage.id)} onClick={() => { card.value = null; }}>Explore</a>}
       </div>
       <div role="status">{outcome.value && <Effect outcome={outcome.value} before={view.answer.trim()} />}</div>
     </div>

@@ -62,7 +62,7 @@ export async function ask(question: string): Promise<void> {
 export async function retry(live: Live): Promise<void> {
   if (isRunning()) return;
   const shown = conversation.value;
-  dropRun(live.run.id);
+  dropRun(shown.id, live.run.id);
   const again = Live.ask(live.run.question, { ...settings.value, model: chosenModel() }, live.run.before);
   const next = { id: shown.id, lives: shown.lives.map((one) => (one === live ? again : one)) };
   conversation.value = next;

@@ -2,7 +2,7 @@
 import { type Signal, signal } from "@preact/signals";
 import { type Said, runAgent } from "../api/agent";
 import { explain, get, inPath, send } from "../api/client";
-import { policyNamed, searches as canSearch } from "../api/server";
+import { index, policyNamed, searches as canSearch } from "../api/server";
 import type { Triple, Walk } from "../api/types";
 import { type Run, type Settings, type View, newRun, record } from "./run";
 import { usedPassages } from "./sources";
@@ -72,14 +72,28 @@ export class Live {
     return runAgent({ question, history, ...settings, seed: null, searches: canSearch(protocol) }, stop);
   }
 
+  // Name of the index that the run searched. Empty if it is the one that a request without a name searches, which
+  // Explore shows.
+  indexOf(view: View): string {
+    const own = this.run.index ?? policyNamed(view.model)?.index ?? "";
+    return own === "default" || own === index.value?.name ? "" : own;
+  }
+
+  // Address at which the server looks into the index that the run searched.
+  private addressed(path: string, view: View): string {
+    const own = this.indexOf(view);
+    return own ? path + (path.includes("?") ? "&" : "?") + "index=" + encodeURIComponent(own) : path;
+  }
+
   // Fetches the facts and first phrases of the latest graph search, which are not among the events, by repeating the
   // search with `explain`.
   private async explainWalk(): Promise<void> {
-    const search = this.run && viewOf(this.run).searches.at(-1);
+    const view = viewOf(this.run);
+    const search = view.searches.at(-1);
     if (!search || search.cached || search.error || !["graph", "hybrid"].includes(search.mode)) return;
     try {
       const body = { query: search.query, mode: search.mode, k: Math.max(1, search.hits.length), explain: true };
-      const found = await send<{ snapshot: number; walk?: Walk }>("/v1/search", body);
+      const found = await send<{ snapshot: number; walk?: Walk }>(this.addressed("/v1/search", view), body);
       if (found.walk && found.snapshot === search.snapshot) {
         this.run.walks[search.index] = { ...found.walk, facts: found.walk.facts.slice(0, 8), phrases: found.walk.phrases.slice(0, 8) };
         this.show();
@@ -98,7 +112,8 @@ export class Live {
     const ids = [...new Set([...used, ...others])].filter((id) => !this.run.facts[id]).slice(0, 16);
     await Promise.all(ids.map(async (id) => {
       try {
-        const { triples } = await get<{ triples: { data: Triple[] } }>("/v1/index/passages/" + inPath(id) + "?limit=100");
+        const path = this.addressed("/v1/index/passages/" + inPath(id) + "?limit=100", view);
+        const { triples } = await get<{ triples: { data: Triple[] } }>(path);
         this.run.facts[id] = triples.data.map(({ subject, relation, object }) => ({ subject, relation, object }));
       } catch {
         // The document is gone, or the server does not return facts.

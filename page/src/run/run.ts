@@ -24,11 +24,14 @@ export interface Run {
   // Facts of passages, by id, and details of graph searches, by their place among the searches.
   facts: Record<string, Triple[]>;
   walks: Record<number, Walk>;
-  feedback?: "good" | "bad";
+  // Null if the user took it back.
+  feedback?: "good" | "bad" | null;
   // Messages of the conversation before the question.
   before: { question: string; answer: string }[];
   // True for a run that came out of a file or a link, whose episode this server may not know.
   foreign?: boolean;
+  // Name of the index that was searched, as the server's trace has it. A run of this page searched that of its policy.
+  index?: string;
 }
 
 export interface Search {

@@ -3,7 +3,15 @@
 import { signal } from "@preact/signals";
 import type { Run } from "../run/run";
 
-export interface Conversation { id: string; title: string; changed: number; runs: Run[] }
+export interface Conversation {
+  id: string;
+  title: string;
+  changed: number;
+  runs: Run[];
+  // IDs of runs that were asked again. Another tab may still know them.
+  replaced?: string[];
+}
+
 export interface Entry { id: string; title: string; changed: number }
 
 // Youngest first.
@@ -14,8 +22,8 @@ const MOST = 200;
 const memory = new Map<string, Conversation>();
 // IDs that were removed. A run that is stopped by its removal still saves its conversation when it ends.
 const removed = new Set<string>();
-// IDs of runs that were asked again here. Other stored runs that this page does not know were added in another tab.
-const replaced = new Set<string>();
+// IDs of runs that were asked again here, by conversation.
+const replaced = new Map<string, string[]>();
 let database: Promise<IDBDatabase | null> | null = null;
 
 function open(): Promise<IDBDatabase | null> {
@@ -63,20 +71,43 @@ export async function load(id: string): Promise<Conversation | null> {
 }
 
 // Leaves out a run whenever its conversation is saved: another one has taken its place.
-export function dropRun(id: string): void {
-  replaced.add(id);
+export function dropRun(conversation: string, id: string): void {
+  replaced.set(conversation, [...(replaced.get(conversation) ?? []), id]);
 }
 
-// Runs of a conversation of this page, with what another tab has stored of it meanwhile: further runs, and longer
+// Length of the text that the last event of a run has reached.
+function lastText(run: Run): number {
+  const event = run.events.at(-1)?.event;
+  return event && "text" in event ? event.text.length : 0;
+}
+
+// True if a stored version of a run holds more than ours: more events, more of the last text, or the run's end. A run that goes on in another
+// tab counts as stopped in the tab that opens it meanwhile.
+function isLater(other: Run, run: Run): boolean {
+  if (other.events.length !== run.events.length) return other.events.length > run.events.length;
+  const [theirs, ours] = [lastText(other), lastText(run)];
+  if (theirs !== ours) return theirs > ours;
+  return !!run.stopped && !other.stopped && other.took !== null;
+}
+
+// A run of this page, with what another tab has stored of it.
+function merged(run: Run, other: Run): Run {
+  return {
+    ...(isLater(other, run) ? other : run),
+    facts: { ...other.facts, ...run.facts },
+    walks: { ...other.walks, ...run.walks },
+    feedback: "feedback" in run ? run.feedback : other.feedback,
+  };
+}
+
+// Runs of a conversation of this page, with what another tab has stored of it meanwhile: further runs, and later
 // versions of the same ones.
 function joined(ours: Run[], stored: Run[]): Run[] {
   const latest = ours.map((run) => {
     const other = stored.find((one) => one.id === run.id);
-    if (!other) return run;
-    const longer = other.events.length > run.events.length ? other : run;
-    return { ...longer, feedback: run.feedback ?? other.feedback };
+    return other ? merged(run, other) : run;
   });
-  const added = stored.filter((run) => !replaced.has(run.id) && !ours.some((one) => one.id === run.id));
+  const added = stored.filter((run) => !ours.some((one) => one.id === run.id));
   return added.length ? [...latest, ...added].sort((a, b) => a.started - b.started) : latest;
 }
 
@@ -88,7 +119,10 @@ export async function save(conversation: Conversation): Promise<void> {
   const done = await within("readwrite", (store) => {
     const asking: IDBRequest<Conversation | undefined> = store.get(plain.id);
     asking.onsuccess = () => {
-      plain.runs = joined(plain.runs, asking.result?.runs ?? []);
+      const stored = asking.result;
+      const gone = new Set([...(stored?.replaced ?? []), ...(replaced.get(plain.id) ?? [])]);
+      plain.replaced = [...gone];
+      plain.runs = joined(plain.runs, stored?.runs ?? []).filter((run) => !gone.has(run.id));
       store.put(plain);
     };
     return asking;

@@ -11,6 +11,7 @@ interface Trace {
   created: number;
   model: string;
   protocol: string;
+  index?: string;
   messages: { role: string; content: string }[];
   options: { mode: string | null; k: number | null };
   answer: string | null;
@@ -42,6 +43,7 @@ function runOf(trace: Trace): Run {
     ...run,
     started: trace.created * 1000,
     took: Math.round(trace.timings.total * 1000),
+    index: trace.index,
     events: eventsOf(trace, question).map((event) => ({ at: 0, event })),
     ...(trace.error ? { failure: trace.error.message } : {}),
   };
