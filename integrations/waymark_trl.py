@@ -1,8 +1,15 @@
 """`rollout_func` of TRL's `GRPOTrainer` over `POST /v1/rollouts`.
 
-    publisher = AdapterPublisher(client, root="policies", policy="models/policies/routerag-smollm2-135m/sft", base="smollm2")
+    client = Client("http://127.0.0.1:8080")
+    answers = {"Who painted the Mona Lisa?": ["Leonardo da Vinci"]}
+    publisher = AdapterPublisher(client, root="policies", policy="models/policies/routerag-smollm2-135m/sft", base="/models/smollm2")
     rollouts = RolloutFunction(client, answers, publisher, reward="exact_match")
     GRPOTrainer(..., rollout_func=rollouts, reward_funcs=[lambda reward, **_: reward])
+
+`Client` is that of `waymark_rollouts`. The server is started with the checkpoint (safetensors) that the trainer loads, and with
+the folder below which its adapters are written:
+
+    waymark serve --model /models/smollm2 --policy-root policies --index corpus.index
 
 The prompts of the data set are questions, and `answers` maps each to its accepted answers. Needs TRL 1.16; `rollout_func`
 is experimental there.

@@ -18,7 +18,7 @@ if [ -z "${WAYMARK_TEST_S3:-}" ]; then
     trap 'kill "$server"' EXIT
     export AWS_ENDPOINT="http://127.0.0.1:$port" AWS_ALLOW_HTTP=true AWS_REGION=us-east-1
     export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         curl --silent --fail -X PUT "$AWS_ENDPOINT/waymark-test" >/dev/null && break
         sleep 0.1
     done

@@ -25,6 +25,9 @@ use waymark_engine::{Engine, EngineConfig, MockBackend};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
+/// Time that a test gives to anything it waits for: enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Writes a new certificate for `localhost` and its key into `dir`, and returns the certificate.
 fn certify(dir: &Path) -> String {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -125,22 +128,24 @@ async fn a_handshake_that_does_not_come_and_plain_words() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = certify(dir.path());
     let mut http = HttpConfig::default();
-    http.connection.header = Duration::from_millis(300);
+    // Enough for a handshake on a busy machine.
+    http.connection.header = Duration::from_secs(4);
     let server = start_server(dir.path(), http).await;
     // Silence, and a client that does not speak TLS.
     for words in ["", "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
         let mut socket = TcpStream::connect(server.address).await.unwrap();
         socket.write_all(words.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        let read = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut answer)).await;
+        let read = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut answer)).await;
         let _ = read.expect("the connection is never closed");
         assert!(!String::from_utf8_lossy(&answer).contains("HTTP/"), "{answer:?}");
     }
     let begun = Instant::now();
     let mut silent = connect(server.address, &certificate).await.unwrap();
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut answer)).await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    let _ = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut answer)).await.unwrap();
+    // Earlier than the default.
+    assert!(begun.elapsed() < HttpConfig::default().connection.header, "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -148,15 +153,22 @@ async fn a_handshake_is_part_of_the_time_of_the_first_head() {
     let dir = tempfile::tempdir().unwrap();
     let certificate = certify(dir.path());
     let mut http = HttpConfig::default();
-    http.connection.header = Duration::from_secs(8);
+    let header = Duration::from_secs(10);
+    http.connection.header = header;
     let server = start_server(dir.path(), http).await;
-    let begun = Instant::now();
-    let socket = TcpStream::connect(server.address).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    let mut silent = shake(socket, &certificate).await.unwrap();
-    let _ = tokio::time::timeout(Duration::from_secs(20), silent.read_to_end(&mut Vec::new())).await.unwrap();
-    // Separate timeouts for the handshake and the head would take 12 seconds together.
-    assert!(begun.elapsed() < Duration::from_millis(11_500), "{:?}", begun.elapsed());
+    // Several times, because a busy machine may stand still for seconds, before the handshake or after the end.
+    for _ in 0..4 {
+        let socket = TcpStream::connect(server.address).await.unwrap();
+        tokio::time::sleep(header * 6 / 10).await;
+        let begun = Instant::now();
+        let Ok(mut silent) = shake(socket, &certificate).await else { continue };
+        let _ = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut Vec::new())).await.unwrap();
+        // A separate timeout for the head would begin with the handshake.
+        if begun.elapsed() < header {
+            return;
+        }
+    }
+    panic!("the head has all of its time after the handshake");
 }
 
 #[tokio::test]

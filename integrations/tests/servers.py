@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,11 @@ from local_services import Server  # noqa: E402
 PROGRAM = Path(os.environ.get("WAYMARK", ROOT / "target/debug/waymark")).resolve()
 FOLDER = tempfile.TemporaryDirectory()
 KEY = "WAYMARK_API_KEY"
+# Seconds in which something must come about, on a slow and busy machine too.
+PATIENCE = 60
+# Metrics: sessions in the batch, and episodes that were canceled.
+RUNNING = "waymark_sessions_running"
+CANCELED = 'waymark_episodes_total{policy="search-r1",outcome="cancelled"}'
 MONA_LISA = {"question": "Who painted the Mona Lisa?", "answers": ["This is the mock: it has no model behind it."]}
 
 
@@ -55,6 +61,14 @@ class WithServer(unittest.TestCase):
 
         text = call(self.server.port, "GET", "/metrics")[1]
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+
+    def until(self, name, wanted):
+        """Waits until a metric has this value."""
+        end = time.monotonic() + PATIENCE
+        while (found := self.metric(name)) != wanted:
+            if time.monotonic() > end:
+                self.fail(f"{name} is {found}, not {wanted}")
+            time.sleep(0.05)
 
 
 def random_model():

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from servers import KEY, MONA_LISA, Told, WithServer, random_model
+from servers import CANCELED, KEY, MONA_LISA, RUNNING, Told, WithServer, random_model
 
 from waymark_rollouts import Canceled, Cancel, Client, RolloutError, accepted_answers, check_temperature, question_text
 from waymark_trl import AdapterPublisher
@@ -110,39 +110,40 @@ class Mock(WithServer):
 
     flags = ("--mock", "--mock-step-ms", "20")
 
-    def canceled(self):
-        return self.metric('waymark_episodes_total{policy="search-r1",outcome="cancelled"}')
-
-    def until(self, wanted):
-        for _ in range(100):
-            if self.canceled() == wanted and self.metric("waymark_sessions_running") == 0:
-                return
-            time.sleep(0.1)
-        self.fail(f"{self.canceled()} episodes were canceled, not {wanted}")
-
     def test_batches_and_their_cancelation(self):
         client = Client(self.url)
         batch = client.play([MONA_LISA], model="search-r1", n=2, reward="exact_match")
         self.assertEqual([t["reward"] for t in batch.trajectories], [1.0, 1.0])
         self.assertEqual((batch.model, batch.generation[:3]), ("search-r1", "fp_"))
 
-        cancel = Cancel()
-        threading.Timer(0.5, cancel).start()
-        began = time.monotonic()
+        cancel, canceled = Cancel(), []
+
+        def leave_soon():
+            self.until(RUNNING, 3)
+            canceled.append(time.monotonic())
+            cancel()
+
+        leaving = threading.Thread(target=leave_soon)
+        leaving.start()
         with self.assertRaises(Canceled):
             client.play([MONA_LISA], cancel, model="search-r1", n=3)
-        self.assertLess(time.monotonic() - began, 1.5)
-        self.until(3)
+        ended = time.monotonic()
+        leaving.join()
+        # Far from the 13 s that the episodes take.
+        self.assertLess(ended - canceled[0], 8)
+        self.until(CANCELED, 3)
+        self.until(RUNNING, 0)
 
         async def leave():
             playing = asyncio.create_task(client.play_async([MONA_LISA] * 2, model="search-r1"))
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(self.until, RUNNING, 2)
             playing.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await playing
 
         asyncio.run(leave())
-        self.until(5)
+        self.until(CANCELED, 5)
+        self.until(RUNNING, 0)
         with self.assertRaises(Canceled):
             client.play([MONA_LISA], cancel)
 

@@ -3,12 +3,11 @@
 import asyncio
 import os
 import tempfile
-import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
 
-from servers import MONA_LISA, WithServer, random_model
+from servers import CANCELED, MONA_LISA, RUNNING, WithServer, random_model
 
 import hydra
 import torch
@@ -55,9 +54,9 @@ def run(url, sampling=None, **settings):
 
 
 class Mock(WithServer):
-    """Over the mock."""
+    """Over the mock, whose episodes take 7 s."""
 
-    flags = ("--mock", "--mock-step-ms", "5")
+    flags = ("--mock", "--mock-step-ms", "10")
 
     def test_the_output_of_a_rollout(self):
         output = run(self.url)
@@ -84,17 +83,13 @@ class Mock(WithServer):
         async def leave():
             loop, _ = made(self.url)
             playing = asyncio.create_task(loop.run(SAMPLING, **ROW))
-            await asyncio.sleep(0.3)
+            await asyncio.to_thread(self.until, RUNNING, 1)
             playing.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await playing
 
         asyncio.run(leave())
-        for _ in range(50):
-            if self.metric('waymark_episodes_total{policy="search-r1",outcome="cancelled"}') == 1:
-                return
-            time.sleep(0.1)
-        self.fail("the episode was not canceled")
+        self.until(CANCELED, 1)
 
 
 class Random(WithServer):

@@ -59,4 +59,5 @@ fi
 exec bin/st run openapi.json --url "$URL" "${header[@]}" \
     --seed 6 --max-examples "$EXAMPLES" --phases examples,coverage,fuzzing --mode all \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance \
-    --suppress-health-check filter_too_much --generation-database none --request-timeout 30 --no-color --continue-on-failure
+    --suppress-health-check filter_too_much,too_slow --generation-database none --request-timeout 120 --no-color \
+    --continue-on-failure

@@ -8,7 +8,7 @@
 trained on. Each step writes the adapter as PEFT does into a new directory below `--policy-root`, loads it with `POST
 /v1/policies`, and plays the questions with it. The log-probabilities of every trajectory are computed again with the
 model that TRL trains: the exit status is 1 if one differs by more than `--tolerance`, if no step changed the weights, or
-if the last policy does not answer. `Rollouts` is what a trainer of one's own needs.
+if the last policy does not answer. `RolloutFunction` is what a trainer of one's own needs.
 """
 
 import argparse

@@ -43,9 +43,9 @@ if part == "crash":
 if part == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if part in ("hang", "stubborn"):
-    time.sleep(60)
+    time.sleep(600)
 if part == "orphan":
-    print(subprocess.Popen(["sleep", "60"]).pid)
+    print(subprocess.Popen(["sleep", "600"]).pid)
 if part == "fail":
     report(part=part)
     sys.exit(1)
@@ -56,6 +56,9 @@ if part == "cardless":
     report()
     sys.exit(1)
 """
+
+# Seconds of a part that ends by itself, and of a wait for what must come about, on a slow machine too.
+PATIENCE = 120
 
 MACHINE = dict(card="a card, 1.0", libraries={}, compute_sanitizer="", packages=[], library_path="", platform="", python="")
 
@@ -97,11 +100,11 @@ class FirstRun(unittest.TestCase):
 
     def test_a_part_that_crashes_or_hangs_loses_no_other(self):
         parts = ["fine", "crash", "hang", "stubborn", "fail", "cardless", "last"]
-        limit = lambda part: 2 if part in ("hang", "stubborn") else 20
+        limit = lambda part: 6 if part in ("hang", "stubborn") else PATIENCE
         slices = [Slice(part, limit(part), f"--parts {part}", judged=part == "fine") for part in parts]
         begun = time.monotonic()
         code, said = self.run_parts(slices)
-        self.assertLess(time.monotonic() - begun, 30)
+        self.assertLess(time.monotonic() - begun, 300)
         self.assertEqual(code, 1)
         results = self.results()
         outcomes = {name: result["outcome"] for name, result in results.items()}
@@ -126,7 +129,7 @@ class FirstRun(unittest.TestCase):
         self.assertEqual([path.name for path in self.archive.parent.iterdir()], [self.archive.name])
 
     def test_a_second_call_runs_what_has_no_result_of_the_same_program_on_the_same_card(self):
-        slices = [Slice(part, 20, f"--parts {part}") for part in ("one", "two", "cardless")]
+        slices = [Slice(part, PATIENCE, f"--parts {part}") for part in ("one", "two", "cardless")]
         self.assertEqual(self.run_parts(slices, "--only", "one,card")[0], 0)
         self.assertEqual(self.started(), ["one 01", "cardless 01"])
         self.run_parts(slices)
@@ -134,7 +137,7 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(self.started(), ["two 01", "cardless 01"])
         self.run_parts(slices, "--again", "t")
         self.assertEqual(self.started(), ["two 01", "cardless 01"])
-        changed = [Slice(one.name, 20, f"{one.args} --seed 2") for one in slices[:1]]
+        changed = [Slice(one.name, PATIENCE, f"{one.args} --seed 2") for one in slices[:1]]
         self.run_parts(changed)
         self.assertEqual(self.started(), ["one 01"], "other arguments are another part")
         earlier = self.dir / "earlier.tar.gz"
@@ -150,9 +153,9 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(self.started(), ["one 01"])
 
     def test_a_spent_budget_leaves_the_rest_for_the_next_call(self):
-        slices = [Slice("hang", 60, "--parts hang"), Slice("two", 20, "--parts two"), Slice("short", 1, "--parts short")]
+        slices = [Slice("hang", 60, "--parts hang"), Slice("two", PATIENCE, "--parts two"), Slice("short", 10, "--parts short")]
         with mock.patch.object(first_run, "RESERVE", 0):
-            code, _ = self.run_parts(slices, "--budget", "16")
+            code, _ = self.run_parts(slices, "--budget", "20")
             self.assertEqual(code, 0)
             outcomes = [result["outcome"] for result in self.results().values()]
             self.assertEqual(outcomes, ["cut short", "not run", "not run"])
@@ -161,17 +164,23 @@ class FirstRun(unittest.TestCase):
         self.assertEqual(self.started(), ["two 01", "short 01"])
 
     def test_what_a_part_leaves_behind_is_ended(self):
-        self.run_parts([Slice("orphan", 20, "--parts orphan")])
+        self.run_parts([Slice("orphan", PATIENCE, "--parts orphan")])
         left = int(self.results()["orphan"]["stdout"].split()[-1])
         state = Path(f"/proc/{left}/stat")
-        gone = lambda: not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
-        until = time.monotonic() + 5
+
+        def gone():
+            try:
+                return state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            except OSError:
+                return True
+
+        until = time.monotonic() + PATIENCE
         while not gone() and time.monotonic() < until:
             time.sleep(0.05)
         self.assertTrue(gone())
 
     def test_much_output_is_kept_at_both_ends(self):
-        self.run_parts([Slice("loud", 20, "--parts loud", blocking=True)])
+        self.run_parts([Slice("loud", PATIENCE, "--parts loud", blocking=True)])
         self.assertEqual(self.started(), ["loud 11"])
         kept = self.results()["loud"]["stderr"]
         self.assertTrue(kept.startswith("trouble of loud\n") and kept.endswith("the end") and "bytes left out" in kept)
@@ -179,8 +188,8 @@ class FirstRun(unittest.TestCase):
 
     def test_missing_tools_and_packages_are_results(self):
         slices = [
-            Slice("memcheck-128", 20, "--parts kernels", kind="memcheck"),
-            Slice("peer-none", 20, "gpu_peer.py", kind="no_such_package"),
+            Slice("memcheck-128", PATIENCE, "--parts kernels", kind="memcheck"),
+            Slice("peer-none", PATIENCE, "gpu_peer.py", kind="no_such_package"),
         ]
         self.assertEqual(self.run_parts(slices)[0], 0)
         results = self.results()
@@ -194,23 +203,23 @@ class FirstRun(unittest.TestCase):
         tool.write_text('#!/bin/sh\necho "$1 $2 $3 $4"; shift 4; exec "$@"\n')
         tool.chmod(0o755)
         with mock.patch.object(machine, "describe", lambda: dict(MACHINE, compute_sanitizer=str(tool))):
-            self.run_parts([Slice("racecheck-128", 20, "--parts fine", kind="racecheck")])
+            self.run_parts([Slice("racecheck-128", PATIENCE, "--parts fine", kind="racecheck")])
         self.assertEqual(self.results()["racecheck-128"]["stdout"], "--tool racecheck --error-exitcode 86\noutput of fine\n")
 
     def test_a_packed_program_and_an_end_from_outside(self):
         packed = self.dir / "program.xz"
         packed.write_bytes(lzma.compress(PROGRAM.encode()))
         code = f"import sys; sys.path.insert(0, {str(Path(first_run.__file__).parent)!r}); import first_run; " \
-            "first_run.main(sys.argv[1:], [first_run.Slice(p, 50, f'--parts {p}') for p in ('one', 'hang', 'two')])"
+            "first_run.main(sys.argv[1:], [first_run.Slice(p, 300, f'--parts {p}') for p in ('one', 'hang', 'two')])"
         child = subprocess.Popen(
             [sys.executable, "-B", "-c", code, str(packed), str(self.archive)], stdout=subprocess.PIPE,
         )
         self.addCleanup(child.stdout.close)
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE
         while "hang" not in self.starts.read_text() and time.monotonic() < until:
             time.sleep(0.05)
         child.terminate()
-        self.assertEqual(child.wait(20), 143)
+        self.assertEqual(child.wait(PATIENCE), 143)
         self.assertEqual({name: result["outcome"] for name, result in self.results().items()}, {"one": "ok"})
         self.assertNotIn("two 01", self.started())
 
@@ -227,7 +236,7 @@ class FirstRun(unittest.TestCase):
 
     def test_an_unknown_part_is_refused(self):
         with self.assertRaisesRegex(SystemExit, "unknown part `decod3`: use one"):
-            self.run_parts([Slice("one", 20, "--parts one")], "--again", "decod3")
+            self.run_parts([Slice("one", PATIENCE, "--parts one")], "--again", "decod3")
 
 
 class Machine(unittest.TestCase):

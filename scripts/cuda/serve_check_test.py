@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body):
         if self.path == "/v1/agent":
             # Some of many at once still run when the server is told to drain.
-            told.wait(60 if device == "late" else 1 if len(flying) >= 5 else 0.03)
+            told.wait(600 if device == "late" else 1 if len(flying) >= 5 else 0.03)
             answer = "Rome" if device == "other" else "Paris"
             usage = dict(completion_tokens=2, prompt_tokens=1, environment_tokens=0, searches=0)
             return self.reply(dict(id="e", answer=answer, finish_reason="stop", usage=usage, trace=[dict(type="answer", text=answer)]))
@@ -103,7 +103,7 @@ class Whole(unittest.TestCase):
         report = self.dir / "report.json"
         line = [str(self.program), "--demo", "demo.index", "--demo-questions", str(self.dir / "questions.jsonl"), "--json", str(report)]
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            code = serve_check.main([*line, "--seconds", "30", "--clients", "1,4", *more])
+            code = serve_check.main([*line, "--seconds", "120", "--clients", "1,4", *more])
         for started in self.started.iterdir():
             with self.assertRaises(ProcessLookupError):
                 os.kill(int(started.name), 0)
@@ -151,8 +151,8 @@ class Whole(unittest.TestCase):
         last, serve_client.LAST_SECONDS = serve_client.LAST_SECONDS, 0.2
         self.addCleanup(setattr, serve_client, "LAST_SECONDS", last)
         began = time.monotonic()
-        code, report, _ = self.run_check("--second", "--device late", "--seconds", "3", "--steps", "readme,features")
-        self.assertLess(time.monotonic() - began, 15)
+        code, report, _ = self.run_check("--second", "--device late", "--seconds", "10", "--steps", "readme,features")
+        self.assertLess(time.monotonic() - began, 120)
         self.assertEqual(code, 1)
         self.assertIn("second: readme: 4 of 4 questions failed: ", report["failures"][0])
         self.assertIn("no time left", report["failures"][1])
@@ -161,11 +161,11 @@ class Whole(unittest.TestCase):
         report = self.dir / "report.json"
         line = [sys.executable, "-B", serve_check.__file__, str(self.program), "--demo", "demo.index", "--json", str(report)]
         child = subprocess.Popen([*line, "--first", "--device late"], stdout=subprocess.DEVNULL)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while not list(self.started.iterdir()) and time.monotonic() < end:
             time.sleep(0.02)
         child.terminate()
-        self.assertEqual(child.wait(20), 143)
+        self.assertEqual(child.wait(60), 143)
         (server,) = self.started.iterdir()
         with self.assertRaises(ProcessLookupError):
             os.kill(int(server.name), 0)
@@ -215,9 +215,9 @@ class Parts(unittest.TestCase):
             serve_client.streamed(chunk)
 
     def test_work_at_once_keeps_its_order_and_its_end(self):
-        done, _ = serve_client.at_once(lambda item: item, [1, 2, 3], 1, time.monotonic() + 5)
+        done, _ = serve_client.at_once(lambda item: item, [1, 2, 3], 1, time.monotonic() + 60)
         self.assertEqual(done, [1, 2, 3])
-        done, _ = serve_client.at_once(lambda item: time.sleep(0.1) or item, list(range(50)), 2, time.monotonic() + 0.15)
+        done, _ = serve_client.at_once(lambda item: time.sleep(0.1) or item, list(range(50)), 2, time.monotonic() + 1)
         self.assertEqual(sorted(done), list(range(len(done))))
         self.assertTrue(0 < len(done) < 50, done)
 

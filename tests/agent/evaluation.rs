@@ -82,6 +82,34 @@ async fn passages_that_a_question_withholds_are_not_found() {
     assert!(outcome.rows[0].support_f1 > outcome.rows[1].support_f1);
 }
 
+/// Plays the question about France with these turns.
+async fn row_of(turns: &[&str]) -> EpisodeRow {
+    let (runtime, _) = saying(turns, france());
+    let asked = [question("one", "Capital of France?", "Paris")];
+    let outcome = evaluate(&runtime, &policy("routerag"), &asked, &EvaluationPlan::default(), |_| ()).await;
+    let [row]: [EpisodeRow; 1] = outcome.rows.try_into().unwrap();
+    row
+}
+
+#[tokio::test]
+async fn replies_to_invalid_turns_are_no_content() {
+    const ODD: &str = "I do not know.";
+    let plain = row_of(&[SEARCH, ANSWER]).await;
+    let shown = plain.tokens.environment;
+    assert!(shown > 0 && plain.tokens.content() == shown);
+    for turns in [[SEARCH, ODD, ANSWER], [ODD, SEARCH, ANSWER]] {
+        let row = row_of(&turns).await;
+        assert_eq!((row.turns, row.evidence.len(), row.em), (3, 1, 1.0), "{row:?}");
+        assert_eq!(row.tokens.content(), shown);
+        assert!(row.tokens.environment > shown);
+        let summary = Summary::of("odd", &EvaluationOutcome { rows: vec![row], seconds: 1.0 });
+        assert_eq!((summary.mean.evidence_tokens, summary.content_per_retrieval), (shown as f64, shown as f64));
+        assert!(summary.mean.environment_tokens > shown as f64);
+    }
+    let silent = row_of(&[ODD, ANSWER]).await;
+    assert!(silent.tokens.environment > 0 && silent.tokens.content() == 0);
+}
+
 #[tokio::test]
 async fn how_many_run_at_a_time_changes_nothing_but_time() {
     let timeless = |outcome: EvaluationOutcome| -> Vec<EpisodeRow> {

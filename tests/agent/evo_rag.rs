@@ -163,6 +163,9 @@ async fn a_refusal_is_valid_and_no_answer() {
     // A withdrawn search adds nothing to the support, but its cost counts.
     assert_eq!((back.valid, back.support_f1, back.searches.passage), (true, Some(0.0), 1));
     assert!(back.cost > 0.0);
+    // The evidence of the withdrawn search was read, but the reply to the withdrawal is no evidence.
+    let shown = refused.tokens.environment;
+    assert!(back.tokens.environment > shown && back.tokens.content() == shown, "{:?}", back.tokens);
 }
 
 #[tokio::test]

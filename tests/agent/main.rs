@@ -321,7 +321,7 @@ async fn a_failed_search_is_told_to_the_policy() {
 async fn settles(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < Duration::from_secs(5), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -384,10 +384,12 @@ async fn time_is_a_bound() {
     let (trajectory, events) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
     assert_eq!(trajectory.finish, EpisodeEnd::Time);
     assert!(events.contains(&Event::Budget { kind: BudgetLimit::Time }));
-    assert!(began.elapsed() < Duration::from_secs(2));
+    // All of its tokens would take longer.
+    assert!(began.elapsed() < Duration::from_secs(10));
 
     let (runtime, _) = saying(&[SEARCH, ANSWER], france().with_delay(Duration::from_secs(600)));
-    let options = EpisodeOptions { seconds: Some(0.2), ..default() };
+    // Enough for the first turn on a busy machine.
+    let options = EpisodeOptions { seconds: Some(2.0), ..default() };
     let (trajectory, _) = run(&runtime, &policy("routerag"), "?", options).await.unwrap();
     assert_eq!((trajectory.finish, trajectory.answer), (EpisodeEnd::Time, None));
     assert_eq!(trajectory.evidence[0].error.as_deref(), Some("it took too long"));

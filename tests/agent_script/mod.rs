@@ -61,7 +61,7 @@ impl Generator for ScriptSession {
     type Generation<'a> = ScriptTurn<'a>;
 
     fn append(&mut self, ids: &[u32], origin: Origin, forced: bool) {
-        self.tokens.extend(ids.iter().map(|&id| Token { id, origin, logprob: None, forced }));
+        self.tokens.extend(ids.iter().map(|&id| Token::given(id, origin, forced)));
     }
 
     async fn generate(&mut self, spec: Generate) -> Result<ScriptTurn<'_>, EngineError> {
@@ -101,7 +101,7 @@ impl Steps for ScriptTurn<'_> {
         }
         let id = self.ids.pop_front()?;
         let step = TokenStep { id, logprob: -0.5, top: Vec::new() };
-        self.session.tokens.push(Token { id, origin: Origin::Policy, logprob: Some(-0.5), forced: false });
+        self.session.tokens.push(Token::sampled(&step));
         self.made += 1;
         let stops: &StopSet = &self.spec.stops;
         if let Some(which) = self.matcher.push(stops, self.session.script.tokenizer.bytes_of(id)) {

@@ -1,6 +1,7 @@
 //! API keys: access to every route without a key, with a wrong one and with the right one; limits; private caches.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,8 +11,9 @@ use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::query_embedder::QueryEmbedder;
 
 use crate::documents::plan_with;
-use crate::harness::{ServerPlan, TestServer, eventually, key_entry, read_until, says, script};
+use crate::harness::{Gated, ServerPlan, TestServer, eventually, key_entry, read_until, says, script, with_fields};
 use crate::small_index::HashEmbed;
+use crate::traces::loops;
 
 /// Routes that need no key. Adding a route here opens it to the whole world.
 const OPEN: [(&str, &str); 7] = [
@@ -174,8 +176,8 @@ async fn a_key_has_so_much_running_until_it_is_sent_or_given_up() {
     let secret = Secret::generate();
     let limits = KeyLimits { concurrent: Some(1), ..KeyLimits::default() };
     let entries = vec![KeyEntry { limits, ..key_entry("a", &secret, &[Scope::Infer]) }];
-    // Long enough to run until it is given up.
-    let backend = says(&"word ".repeat(1000)).with_time(Duration::from_millis(4), Duration::ZERO);
+    // Two minutes: it runs until it is given up, and ends long after the test has waited for that.
+    let backend = says(&"word ".repeat(6000)).with_time(Duration::from_millis(4), Duration::ZERO);
     let server = ServerPlan { keys: ApiKeys::open(None, entries).unwrap(), ..ServerPlan::new(backend) }.build().await;
     let mut body = chat();
     body["stream"] = json!(true);
@@ -294,20 +296,23 @@ async fn keys_are_read_again_while_requests_run() {
     let new = Secret::generate();
     std::fs::write(&path, key_entry("old", &old, &[Scope::Infer]).to_string()).unwrap();
     let keys = ApiKeys::open(Some(&path), Vec::new()).unwrap();
-    let backend = says(&"word ".repeat(60)).with_time(Duration::from_millis(2), Duration::ZERO);
-    let server = ServerPlan { keys: keys.clone(), ..ServerPlan::new(backend) }.build().await;
+    let searcher = Gated::default();
+    let plan = ServerPlan { searcher: Some(Arc::new(searcher.clone())), ..ServerPlan::new(script(&loops())) };
+    let server = ServerPlan { keys: keys.clone(), ..plan }.build().await;
+    let body = with_fields(chat(), json!({"model": "routerag"}));
     let running = (0..8).map(|_| {
-        let request = server.client.post(server.url("/v1/chat/completions")).bearer_auth(old.reveal()).json(&chat());
+        let request = server.client.post(server.url("/v1/chat/completions")).bearer_auth(old.reveal()).json(&body);
         tokio::spawn(async move { request.send().await.unwrap().json::<Value>().await.unwrap() })
     });
     let running: Vec<_> = running.collect();
-    eventually("all run", || server.state.drain.running() == 8).await;
+    eventually("all search", || searcher.searches.load(SeqCst) == 8).await;
     std::fs::write(&path, key_entry("new", &new, &[Scope::Infer]).to_string()).unwrap();
     keys.reload().unwrap();
     assert_eq!(knock(&server, "get", "/v1/models", Some(old.reveal())).await.0, 401);
     assert_eq!(knock(&server, "get", "/v1/models", Some(new.reveal())).await.0, 200);
+    searcher.release();
     for answer in running {
-        assert_eq!(answer.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(60));
+        assert_eq!(answer.await.unwrap()["choices"][0]["message"]["content"], "Goethe");
     }
 }
 
@@ -339,8 +344,8 @@ async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
     let response = server.post("/v1/chat/completions", &chat()).await;
     assert_eq!(response.status(), 429);
     let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    // About a minute until what was overdrawn is paid back.
-    assert!((50..=65).contains(&wait), "{wait}");
+    // About a minute until what was overdrawn is paid back; some of it has passed since on a slow machine.
+    assert!((30..=65).contains(&wait), "{wait}");
     let body: Value = response.json().await.unwrap();
     assert_eq!(body["error"]["message"], "this address may use 1000 tokens a minute");
     assert_eq!(server.get("/health").await.status(), 200);

@@ -102,7 +102,7 @@ async fn a_model_with_a_slash_in_its_name() {
 #[tokio::test]
 async fn three_choices_are_not_sent_one_after_the_other() {
     // Slow, so that no choice ends before the others begin.
-    let slow = says("abcdefgh").with_time(std::time::Duration::from_millis(3), std::time::Duration::ZERO);
+    let slow = says("abcdefgh").with_time(std::time::Duration::from_millis(100), std::time::Duration::ZERO);
     let server = TestServer::new(slow).await;
     let all = chunks(&server.stream(&ask(json!({"stream": true, "n": 3}))).await);
     let indices: Vec<u64> = all.iter().filter_map(|chunk| chunk["choices"][0]["index"].as_u64()).collect();

@@ -15,7 +15,9 @@ use waymark_engine::mock::Lines;
 use waymark_index::{Embed, EmbedError, Evidence, Mode, Query};
 use waymark_runtime::embedding::TextEmbedder;
 
-use crate::harness::{Letters, ServerPlan, TestServer, answer, chunks, eventually, evidence, joined, says, script};
+use crate::harness::{
+    Letters, PATIENCE, ServerPlan, TestServer, answer, chunks, eventually, evidence, joined, says, script,
+};
 
 /// Byte that no other text here contains, and its token.
 const POISON: &str = "~";
@@ -104,11 +106,11 @@ async fn logits_without_bounds() {
 #[derive(Debug)]
 struct Broken(&'static str, Arc<dyn Protocol>);
 
-/// Duration of rendering a prompt of the policy `slow`.
-const SLOW: Duration = Duration::from_secs(2);
-
 /// `true` once the rendering of a prompt of the policy `slow` has begun.
 static RENDERS: AtomicBool = AtomicBool::new(false);
+
+/// `true` once that rendering may end.
+static RELEASED: AtomicBool = AtomicBool::new(false);
 
 impl Broken {
     fn policy(place: &'static str) -> Policy {
@@ -131,7 +133,10 @@ impl Protocol for Broken {
         self.reach("prompt");
         if self.0 == "slow" {
             RENDERS.store(true, SeqCst);
-            std::thread::sleep(SLOW);
+            let begun = Instant::now();
+            while !RELEASED.load(SeqCst) && begun.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         self.1.prompt(conversation, guided)
     }
@@ -228,7 +233,8 @@ async fn a_prompt_that_takes_long_holds_up_nobody_else() {
     assert_eq!(server.get("/health").await.status(), 200);
     assert_eq!(server.chat(&body("hello", false)).await.0, 200);
     let time = begun.elapsed();
-    assert!(time < SLOW, "the others waited for it: {time:?}");
+    RELEASED.store(true, SeqCst);
+    assert!(time < PATIENCE, "the others waited for it: {time:?}");
     assert_eq!(asked.await.unwrap(), 200);
     server.quiet().await;
 }
@@ -253,6 +259,9 @@ async fn a_panic_in_the_loop() {
     server.quiet().await;
 }
 
+/// Duration of a search that hangs.
+const HANG: Duration = Duration::from_secs(600);
+
 /// Searcher that finds one passage, or fails as the query says.
 struct Moody;
 
@@ -260,7 +269,7 @@ impl BlockingSearch for Moody {
     fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
         match query.text.as_str() {
             "panic" => std::panic::panic_any("on purpose"),
-            "hang" => std::thread::sleep(Duration::from_secs(3)),
+            "hang" => std::thread::sleep(HANG),
             "fail" => return Err(SearchError::Failed("the disk is gone".into())),
             _ => {}
         }
@@ -276,10 +285,10 @@ impl BlockingSearch for Moody {
     }
 }
 
-/// Builds a server whose policy searches for `query` on one search thread. The timeout is 300 ms for a search that
-/// hangs; for one that panics it leaves time to print a backtrace.
+/// Builds a server whose policy searches for `query` on one search thread. Its searches time out after three seconds if
+/// one hangs, which is enough for another one; one that panics has the time to print a backtrace.
 async fn moody(query: &str) -> TestServer {
-    let timeout = Duration::from_millis(if query == "hang" { 300 } else { 20_000 });
+    let timeout = if query == "hang" { Duration::from_secs(3) } else { PATIENCE };
     let limits = SearchLimits { threads: 1, waiting: 8, timeout };
     let searcher = Arc::new(Searcher::new(Moody, limits).unwrap()) as Arc<dyn Search>;
     let lines = Lines::new([
@@ -336,9 +345,9 @@ async fn a_search_that_hangs() {
     let (stuck, (status, told)) = tokio::join!(searched(&server), direct(&server, "hang"));
     assert_eq!(stuck["error"], "it took too long");
     assert_eq!((status, &told["error"]["code"]), (504, &json!("search_timeout")));
-    // Both searches hang for three seconds on a pool of one thread; the next one must get a thread all the same.
+    // Both searches still hang on a pool of one thread; the next one must get a thread all the same.
     assert_eq!(direct(&server, "fine").await.0, 200);
-    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert!(begun.elapsed() < HANG);
     server.quiet().await;
 }
 

@@ -105,7 +105,8 @@ async fn conversations_and_items_are_changed_and_deleted() {
 
     let second = format!("{}/items/{}", path(&conversation), added["data"][0]["id"].as_str().unwrap());
     let (_, item) = answer(server.get(&second).await).await;
-    assert_eq!(item["content"], json!([{"type": "output_text", "text": "second"}]));
+    let part = json!({"type": "output_text", "text": "second", "annotations": [], "logprobs": []});
+    assert_eq!(item["content"], json!([part]));
     let deleted = server.client.delete(server.url(&second)).send().await.unwrap();
     assert_eq!(answer(deleted).await, (200, conversation.clone()));
     assert_eq!(answer(server.get(&second).await).await.1["error"]["code"], "conversation_not_found");
@@ -152,6 +153,23 @@ async fn what_cannot_be_meant_is_refused_by_name() {
         let (status, refused) = answer(server.post("/v1/conversations", &body).await).await;
         assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
     }
+    let all = format!("{}/items", path(&conversation));
+    let more = json!({"items": [{"role": "user", "content": "x"}]});
+    let (_, added) = answer(server.post(&all, &more).await).await;
+    let first = format!("{all}/{}", added["data"][0]["id"].as_str().unwrap());
+    for (query, code, param) in [
+        ("include=reasoning.encrypted_content", "unsupported_parameter", "include"),
+        ("include[]=reasoning.encrypted_content", "unsupported_parameter", "include"),
+        ("include%5B0%5D=reasoning.encrypted_content", "unsupported_parameter", "include"),
+        ("included=x", "unknown_parameter", "included"),
+    ] {
+        let response = server.post(&format!("{all}?{query}"), &more).await;
+        for (status, refused) in [answer(response).await, answer(server.get(&format!("{first}?{query}")).await).await] {
+            let error = &refused["error"];
+            assert_eq!((status, &error["code"], &error["param"]), (400, &json!(code), &json!(param)), "{query}");
+        }
+    }
+    assert_eq!(items(&server, &conversation, "").await["data"].as_array().unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ fn body() -> Value {
 #[tokio::test]
 async fn a_running_and_a_waiting_request_are_told_apart() {
     let engine = EngineConfig { max_batch_rows: 1, ..EngineConfig::default() };
-    let backend = says(&"word ".repeat(2000)).with_time(Duration::from_millis(3), Duration::ZERO);
+    let backend = says(&"word ".repeat(6000)).with_time(Duration::from_millis(3), Duration::ZERO);
     let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
     let running = server.post("/v1/chat/completions", &body()).await;
     let counters = server.state.runtime.engine.counters();
@@ -49,7 +49,7 @@ async fn a_running_and_a_waiting_request_are_told_apart() {
     // The engine learns of a turn a moment after it was requested.
     let turn = first["turn_seconds"].as_f64().unwrap();
     let age = first["age_seconds"].as_f64().unwrap();
-    assert!((turn - age).abs() < 1.0 && age > 0.0, "{first}");
+    assert!((turn - age).abs() < 10.0 && age > 0.0, "{first}");
     let second = session(&state, &request_id(&waiting));
     assert_eq!((&second["state"], &second["sampled"]), (&json!("waiting"), &json!(0)));
     assert_eq!(state["queue"], json!([second["id"]]));

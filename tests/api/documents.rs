@@ -12,7 +12,7 @@ use waymark_index::{
     BuildOptions, Changes, CommitOptions, Corpus, Document, Embed, EmbedError, LiveIndex, OpenOptions, build, commit,
 };
 
-use crate::harness::{ServerPlan, TestServer, answer, says, with_fields};
+use crate::harness::{PATIENCE, ServerPlan, TestServer, answer, says, with_fields};
 use crate::small_index::HashEmbed;
 
 /// Builds a document whose text names its edition.
@@ -47,7 +47,7 @@ pub fn plan_with(writable: bool, embed: Arc<dyn Embed>) -> (tempfile::TempDir, A
     build(corpus, &HashEmbed::default(), dir.path(), &options, &()).unwrap();
     let live = LiveIndex::open(dir.path(), embed, OpenOptions::default()).unwrap();
     let live = Arc::new(live);
-    let limits = SearchLimits { threads: 2, waiting: 64, timeout: Duration::from_secs(20) };
+    let limits = SearchLimits { threads: 2, waiting: 64, timeout: 2 * PATIENCE };
     let searcher = Searcher::new(Arc::clone(&live), limits).unwrap();
     let library = if writable {
         Library::new(Arc::clone(&live), CommitOptions::default())

@@ -2,15 +2,19 @@
 //! ends.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
+use waymark_engine::mock::Lines;
 
-use crate::harness::{Large, ServerPlan, TestServer, chunks, eventually, joined, read_until, says};
+use crate::harness::{
+    Gated, Large, PATIENCE, ServerPlan, TestServer, chunks, eventually, joined, read_until, says, script, with_fields,
+};
 
-/// Length of an answer that takes three seconds: long enough for everything in between, even on a busy machine.
-const WORDS: usize = 300;
+/// Time within which a server ends that waits for nothing. All timeouts that it must not wait for are longer.
+const SOON: Duration = Duration::from_secs(20);
 
 fn body(stream: bool) -> Value {
     json!({"model": "plain", "stream": stream, "messages": [{"role": "user", "content": "hello"}]})
@@ -24,20 +28,28 @@ async fn test_server(words: usize, drain: Duration) -> TestServer {
 
 #[tokio::test]
 async fn running_streams_finish_and_new_work_is_refused() {
-    let mut server = test_server(WORDS, Duration::from_secs(30)).await;
+    let answer = ["word"; 60].join(" ");
+    let turns = ["<think>a</think><search>[passage] b</search>".to_owned(), format!("<answer>{answer}</answer>")];
+    let backend = script(&Lines::new(turns).terminator("</information>\n\n"));
+    // Both requests run until their searches are released, however long everything in between takes.
+    let searcher = Gated::default();
+    let mut plan = ServerPlan::new(backend.with_time(Duration::from_millis(2), Duration::ZERO));
+    plan.searcher = Some(Arc::new(searcher.clone()));
+    plan.http.drain = 2 * PATIENCE;
+    let mut server = plan.build().await;
     assert_eq!(server.get("/ready").await.status(), 200);
     let client = server.client.clone();
     let url = server.url("/v1/chat/completions");
+    let asked = |stream: bool| with_fields(body(stream), json!({"model": "routerag"}));
     let whole = tokio::spawn({
-        let request = client.post(url.clone()).json(&body(false)).send();
+        let request = client.post(url.clone()).json(&asked(false)).send();
         async move { request.await.unwrap().json::<Value>().await.unwrap() }
     });
     let streamed = tokio::spawn({
-        let request = client.post(url).json(&body(true)).send();
+        let request = client.post(url).json(&asked(true)).send();
         async move { request.await.unwrap().text().await.unwrap() }
     });
-    let counters = server.state.runtime.engine.counters();
-    eventually("both run", || counters.sessions_running.get() == 2).await;
+    eventually("both search", || searcher.searches.load(SeqCst) == 2).await;
     server.terminate();
     eventually("it drains", || server.state.drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
     // New connections are still answered, so that a load balancer can notice the drain.
@@ -46,10 +58,11 @@ async fn running_streams_finish_and_new_work_is_refused() {
     assert_eq!(ready.status(), 503);
     let (status, refused) = server.chat(&body(true)).await;
     assert_eq!((status, &refused["error"]["code"]), (503, &json!("draining")));
+    searcher.release();
     let stream = streamed.await.unwrap();
     assert!(stream.ends_with("data: [DONE]\n\n"));
-    assert_eq!(joined(&chunks(&stream), "content")[&0], "word ".repeat(WORDS));
-    assert_eq!(whole.await.unwrap()["choices"][0]["message"]["content"], "word ".repeat(WORDS));
+    assert_eq!(joined(&chunks(&stream), "content")[&0], answer);
+    assert_eq!(whole.await.unwrap()["choices"][0]["message"]["content"], answer);
     server.running.await.unwrap();
 }
 
@@ -60,7 +73,7 @@ async fn at_the_deadline_streams_are_told() {
     read_until(&mut stream, "\"content\":\"w\"").await;
     let mut agent = server.raw("/v1/agent", &json!({"question": "x", "model": "plain", "stream": true})).await;
     read_until(&mut agent, "event: answer").await;
-    let sampling = json!({"max_tokens": 10_000, "ignore_eos": true});
+    let sampling = json!({"max_tokens": 30_000, "ignore_eos": true});
     let tokens = json!({"token_ids": [65], "sampling_params": sampling, "stream": true});
     let mut generate = server.raw("/inference/v1/generate", &tokens).await;
     read_until(&mut generate, "\"token_ids\"").await;
@@ -76,7 +89,7 @@ async fn at_the_deadline_streams_are_told() {
     }
     let begun = Instant::now();
     server.running.await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(2), "it hung");
+    assert!(begun.elapsed() < SOON, "it hung");
     assert_eq!(server.state.drain.running(), 0);
 }
 
@@ -88,7 +101,7 @@ async fn a_client_that_does_not_read_cannot_hold_it_up() {
     let begun = Instant::now();
     server.terminate();
     server.running.await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < SOON);
     drop(silent);
 }
 
@@ -99,13 +112,14 @@ async fn an_idle_server_ends_at_once() {
     let begun = Instant::now();
     server.terminate();
     server.running.await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    assert!(begun.elapsed() < SOON);
 }
 
 #[tokio::test]
 async fn an_answer_on_its_way_arrives_whole() {
     let mut plan = ServerPlan::new(says("hi"));
     plan.searcher = Some(Arc::new(Large));
+    (plan.http.drain, plan.http.connection.send) = (2 * PATIENCE, 2 * PATIENCE);
     let mut server = plan.build().await;
     let mut socket = server.raw_with("/v1/search", "connection: close", &json!({"query": "x"})).await;
     let mut seen = read_until(&mut socket, "\r\n\r\n").await.into_bytes();
@@ -114,7 +128,7 @@ async fn an_answer_on_its_way_arrives_whole() {
     // Longer than idle connections may take to close.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     // A stream that was cut off ends with a reset, or without its last bytes.
-    let _ = tokio::time::timeout(Duration::from_secs(20), socket.read_to_end(&mut seen)).await;
+    let _ = tokio::time::timeout(PATIENCE, socket.read_to_end(&mut seen)).await;
     assert!(seen.len() > 32 << 20 && seen.ends_with(b"}"), "{} bytes came", seen.len());
     server.running.await.unwrap();
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::api::Library;
 use waymark_agent::{SearchLimits, Searcher};
 use waymark_index::{BuildOptions, CommitOptions, Corpus, Document, LiveIndex, OpenOptions, build};
 
-use crate::harness::{ServerPlan, TestServer, says};
+use crate::harness::{PATIENCE, ServerPlan, TestServer, says};
 use crate::small_index::HashEmbed;
 
 /// Documents with triples that make a question of two hops.
@@ -40,7 +39,7 @@ async fn server(with_triples: bool, writable: bool) -> (tempfile::TempDir, TestS
     build(corpus, &HashEmbed::default(), dir.path(), &BuildOptions::default(), &()).unwrap();
     let live = LiveIndex::open(dir.path(), Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
     let live = Arc::new(live);
-    let limits = SearchLimits { threads: 2, waiting: 64, timeout: Duration::from_secs(20) };
+    let limits = SearchLimits { threads: 2, waiting: 64, timeout: 2 * PATIENCE };
     let searcher = Searcher::new(Arc::clone(&live), limits).unwrap();
     let library = if writable { Library::new(live, CommitOptions::default()) } else { Library::read_only(live) };
     let plan = ServerPlan { searcher: Some(Arc::new(searcher)), library: Some(library), ..ServerPlan::new(says("hi")) };

@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::time::sleep;
 use waymark::keys::{ApiKeys, KeyEntry, RequestPriority, Scope, Secret};
 use waymark_engine::{EngineConfig, MockBackend};
 
-use crate::harness::{ServerPlan, TestServer, answer, key_entry, says};
+use crate::harness::{ServerPlan, TestServer, answer, eventually, key_entry, says};
 
 /// Builds a server with a key of each of these priorities. Its steps take 5 ms, and its batch has four places.
 async fn guarded(priorities: [RequestPriority; 2]) -> (TestServer, [Secret; 2]) {
@@ -31,37 +30,60 @@ async fn complete(server: &TestServer, key: &Secret, prompts: usize, max_tokens:
     answer(request.send().await.unwrap()).await
 }
 
+/// Measures two durations until they fit, up to three times, because another process may take the CPU during one.
+async fn check(measure: impl AsyncFn() -> [Duration; 2], fits: impl Fn([Duration; 2]) -> bool) {
+    let mut found = Vec::new();
+    while found.len() < 3 {
+        let times = measure().await;
+        if fits(times) {
+            return;
+        }
+        found.push(times);
+    }
+    panic!("{found:?}");
+}
+
 #[tokio::test]
 async fn a_request_with_many_prompts_does_not_hold_up_another_key() {
-    let (server, [many, one]) = guarded([RequestPriority::Normal; 2]).await;
-    let long = complete(&server, &many, 64, 40);
-    let short = async {
-        // The other key's prompts must fill the batch and the queue first.
-        sleep(Duration::from_millis(100)).await;
+    let measure = async || {
+        let (server, [many, one]) = guarded([RequestPriority::Normal; 2]).await;
+        let counters = server.state.runtime.engine.counters();
+        let long = complete(&server, &many, 64, 40);
+        let short = async {
+            let full = || counters.sessions_running.get() == 4 && counters.sessions_waiting.get() > 0;
+            eventually("the other key's prompts fill the batch and the queue", full).await;
+            let begin = Instant::now();
+            let (status, body) = complete(&server, &one, 1, 10).await;
+            assert_eq!(status, 200, "{body}");
+            begin.elapsed()
+        };
         let begin = Instant::now();
-        let (status, body) = complete(&server, &one, 1, 10).await;
+        let ((status, body), short) = tokio::join!(long, short);
         assert_eq!(status, 200, "{body}");
-        begin.elapsed()
+        let long = begin.elapsed();
+        server.quiet().await;
+        [short, long]
     };
-    let begin = Instant::now();
-    let ((status, body), short) = tokio::join!(long, short);
-    assert_eq!(status, 200, "{body}");
-    assert!(short < begin.elapsed() / 4, "{short:?} of {:?}", begin.elapsed());
-    server.quiet().await;
+    // In the order of arrival, it would take almost as long.
+    check(measure, |[short, long]| short < long / 3).await;
 }
 
 #[tokio::test]
 async fn a_key_of_a_higher_priority_takes_more_places() {
-    let (server, [low, high]) = guarded([RequestPriority::Low, RequestPriority::High]).await;
-    let timed = async |key: &Secret| {
-        let begin = Instant::now();
-        let (status, body) = complete(&server, key, 32, 20).await;
-        assert_eq!(status, 200, "{body}");
-        begin.elapsed()
+    let measure = async || {
+        let (server, [low, high]) = guarded([RequestPriority::Low, RequestPriority::High]).await;
+        let timed = async |key: &Secret| {
+            let begin = Instant::now();
+            let (status, body) = complete(&server, key, 32, 60).await;
+            assert_eq!(status, 200, "{body}");
+            begin.elapsed()
+        };
+        let (low, high) = tokio::join!(timed(&low), timed(&high));
+        server.quiet().await;
+        [high, low]
     };
-    let (low, high) = tokio::join!(timed(&low), timed(&high));
-    assert!(high < low * 3 / 4, "{high:?} and {low:?}");
-    server.quiet().await;
+    // With equal places, both would end together.
+    check(measure, |[high, low]| high < low * 5 / 6).await;
 }
 
 #[tokio::test]

@@ -321,7 +321,7 @@ async fn null_is_the_same_as_absent() {
 
 #[tokio::test]
 async fn an_error_before_the_first_byte_has_a_status() {
-    let backend = says(&"long ".repeat(2000)).with_time(std::time::Duration::from_millis(5), std::time::Duration::ZERO);
+    let backend = says(&"long ".repeat(6000)).with_time(std::time::Duration::from_millis(5), std::time::Duration::ZERO);
     let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
     let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
     let body = ask(json!({"stream": true}));
@@ -343,7 +343,7 @@ async fn an_error_before_the_first_byte_has_a_status() {
 #[tokio::test]
 async fn an_error_in_the_middle_ends_the_stream_without_a_finish() {
     // Slow enough for the stream to have begun before the fault.
-    let backend = says("abcdefgh").with_time(std::time::Duration::from_millis(5), std::time::Duration::ZERO);
+    let backend = says("abcdefgh").with_time(std::time::Duration::from_millis(150), std::time::Duration::ZERO);
     let poison = crate::harness::tokenizer().id("d").unwrap_or(u32::from(b'd'));
     backend.faults().nan_on(poison);
     let server = TestServer::new(backend).await;

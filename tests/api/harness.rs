@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use waymark::api::{AppState, IndexParts, Library, OpenIndex, PolicyStore, VectorStores};
 use waymark::config::{FileLimits, HttpConfig};
@@ -30,6 +30,9 @@ use waymark_runtime::reranking::Reranking;
 
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                       {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// Time that a test gives to anything it waits for: enough for a busy machine with a slow disk.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of a test server.
 pub struct ServerPlan {
@@ -213,18 +216,24 @@ impl TestServer {
     /// Waits until the engine is idle: no block and no session is held, and no step runs.
     pub async fn quiet(&self) {
         let counters = self.state.runtime.engine.counters();
-        eventually("all blocks are free and all sessions gone", || {
+        let idle = || {
             counters.blocks_used.get() == 0
                 && counters.sessions_running.get() == 0
                 && counters.sessions_waiting.get() == 0
                 && counters.sessions_parked.get() == 0
                 && self.state.drain.running() == 0
+        };
+        eventually_found("all blocks are free, all sessions gone, and the engine makes no step", async || {
+            let steps = counters.steps_total.get();
+            if !idle() {
+                return None;
+            }
+            // Longer than a step, so that a step that still runs is seen, and so is the request of a client that left
+            // before its connection was accepted.
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            (idle() && counters.steps_total.get() == steps).then_some(())
         })
         .await;
-        let steps = counters.steps_total.get();
-        // Longer than a step, so that a step that still runs is seen.
-        tokio::time::sleep(Duration::from_millis(30)).await;
-        assert_eq!(counters.steps_total.get(), steps, "the engine still steps");
         assert_eq!(counters.invariant_violations_total.get(), 0);
     }
 }
@@ -282,15 +291,21 @@ pub fn with_fields(mut request: Value, extra: Value) -> Value {
     request
 }
 
-/// Waits for a condition, with a timeout.
+/// Waits for a condition, for up to [`PATIENCE`].
 pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
+    eventually_found(what, async || condition().then_some(())).await;
+}
+
+/// Repeats `look` until it finds something, for up to [`PATIENCE`].
+pub async fn eventually_found<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
         }
+        assert!(begun.elapsed() < PATIENCE, "it never came about that {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it never came about that {what}");
 }
 
 /// Reads until `text` has been received.
@@ -298,7 +313,7 @@ pub async fn read_until(socket: &mut TcpStream, text: &str) -> String {
     let mut seen = Vec::new();
     let mut buffer = [0; 4096];
     loop {
-        let count = tokio::time::timeout(Duration::from_secs(10), socket.read(&mut buffer)).await.unwrap().unwrap();
+        let count = tokio::time::timeout(PATIENCE, socket.read(&mut buffer)).await.unwrap().unwrap();
         assert!(count > 0, "closed before {text:?}: {:?}", String::from_utf8_lossy(&seen));
         seen.extend_from_slice(&buffer[..count]);
         if String::from_utf8_lossy(&seen).contains(text) {
@@ -374,6 +389,41 @@ impl Search for Abyss {
             // Moved into the future, so that a search that is canceled no longer counts.
             let _waiting = waiting;
             std::future::pending().await
+        })
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+}
+
+/// Searcher that finds its passage only when it is released, and counts the searches so far.
+#[derive(Debug, Clone)]
+pub struct Gated {
+    pub searches: Arc<AtomicUsize>,
+    go: Arc<Semaphore>,
+}
+
+impl Default for Gated {
+    fn default() -> Self {
+        Self { searches: Arc::default(), go: Arc::new(Semaphore::new(0)) }
+    }
+}
+
+impl Gated {
+    /// Releases all searches, those to come as well.
+    pub fn release(&self) {
+        self.go.close();
+    }
+}
+
+impl Search for Gated {
+    fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
+        self.searches.fetch_add(1, SeqCst);
+        Box::pin(async {
+            // Fails once the semaphore is closed, and never succeeds.
+            let _ = self.go.acquire().await;
+            Ok(evidence("Goethe wrote Faust."))
         })
     }
 

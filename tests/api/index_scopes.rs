@@ -180,3 +180,18 @@ async fn a_key_without_an_index_that_exists_answers_without_searching() {
     assert_eq!(offered("missing").await, ["ask"]);
     assert_eq!(offered("second").await, ["search", "ask"]);
 }
+
+#[tokio::test]
+async fn models_do_not_name_indexes_of_other_keys() {
+    let scoped = Scoped::new().await;
+    for (key, bound, home) in [
+        ("all", json!("second"), json!("default")),
+        ("second", json!("second"), Value::Null),
+        ("default", Value::Null, json!("default")),
+    ] {
+        for (model, index) in [("bound", bound), ("home", home)] {
+            let (status, shown) = scoped.get(key, &format!("/v1/models/{model}")).await;
+            assert_eq!((status, &shown["index"]), (200, &index), "{key}: {shown}");
+        }
+    }
+}

@@ -113,3 +113,16 @@ async fn a_tool_chooses_an_index_and_its_replay_finds_it_again() {
         assert_eq!((status, &refused["error"]["param"]), (400, &json!("index")), "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_model_names_the_index_of_its_policy() {
+    let (_dirs, server) = test_server().await;
+    let (_, list) = answer(server.get("/v1/models").await).await;
+    let named = |model: &Value| (model["id"].as_str().unwrap().to_owned(), model["index"].clone());
+    let models: Vec<_> = list["data"].as_array().unwrap().iter().map(named).collect();
+    for (id, index) in [("routerag", Value::Null), ("bound", json!("second")), ("home", json!("default"))] {
+        assert!(models.contains(&(id.to_owned(), index)), "{id}: {list}");
+    }
+    let (_, bound) = answer(server.get("/v1/models/bound").await).await;
+    assert_eq!(bound["index"], "second");
+}

@@ -16,7 +16,7 @@ async fn load(server: &TestServer) -> Value {
 #[tokio::test]
 async fn the_load_follows_the_work() {
     let (_dir, _, plan) = plan(true);
-    let backend = says(&"word ".repeat(300)).with_time(Duration::from_millis(3), Duration::ZERO);
+    let backend = says(&"word ".repeat(6000)).with_time(Duration::from_millis(3), Duration::ZERO);
     let server = ServerPlan { backend, ..plan }.build().await;
     let before = load(&server).await;
     assert_eq!(

@@ -59,6 +59,7 @@ mod rollouts;
 mod routes;
 mod schemathesis;
 mod sdk;
+mod shared_state;
 #[path = "../skipped/mod.rs"]
 mod skipped;
 mod slow_clients;

@@ -10,7 +10,7 @@ use waymark_engine::mock::Lines;
 use waymark_index::{BuildOptions, Corpus, Document, build};
 
 use crate::documents::{edition, plan};
-use crate::harness::{Letters, ServerPlan, TestServer, says, script};
+use crate::harness::{Letters, ServerPlan, TestServer, eventually_found, says, script};
 use crate::small_index::HashEmbed;
 
 /// Documented properties of one metric.
@@ -175,7 +175,7 @@ fn gauge(metrics: &str, name: &str) -> u64 {
 #[tokio::test]
 async fn what_is_kept_is_counted_until_it_is_forgotten() {
     let mut plan = ServerPlan::new(says(&"word ".repeat(20)));
-    plan.http.resume.grace = Duration::from_secs(2);
+    plan.http.resume.grace = Duration::from_secs(6);
     let server = plan.build().await;
     let body = json!({"model": "plain", "input": "hello"});
     let response: Value = server.post("/v1/responses", &body).await.json().await.unwrap();
@@ -197,12 +197,10 @@ async fn what_is_kept_is_counted_until_it_is_forgotten() {
     for path in traces.chain([format!("responses/{}", response["id"].as_str().unwrap())]) {
         assert_eq!(server.client.delete(server.url(&format!("/v1/{path}"))).send().await.unwrap().status(), 200);
     }
-    let forgotten = async {
-        while gauge(&server.metrics().await, "waymark_resumable_streams") > 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), forgotten).await.expect("the stream is never forgotten");
+    eventually_found("the stream is forgotten", async || {
+        (gauge(&server.metrics().await, "waymark_resumable_streams") == 0).then_some(())
+    })
+    .await;
     let shown = server.metrics().await;
     for name in ["traces_kept", "responses_kept", "resumable_streams"] {
         assert_eq!(gauge(&shown, &format!("waymark_{name}")), 0, "{name}");

@@ -18,6 +18,15 @@ fn the_committed_document_is_the_generated_one() {
     );
 }
 
+#[test]
+fn joined_descriptions_end_in_periods() {
+    let document = waymark::api::document_yaml().unwrap();
+    let lines = document.lines().filter_map(|line| line.split_once(" The key lacks the required scope."));
+    let joined: Vec<&str> =
+        lines.map(|(before, _)| before).filter(|before| !before.ends_with("description:")).collect();
+    assert!(joined.len() > 1 && joined.iter().all(|before| before.ends_with('.')), "{joined:?}");
+}
+
 #[tokio::test]
 async fn the_server_shows_it() {
     let server = TestServer::new(says("hi")).await;

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-LIMIT = 60
+LIMIT = 180
 
 STATE = """JSON.stringify({
   title: document.title,

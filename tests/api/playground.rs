@@ -10,6 +10,7 @@ use waymark_engine::mock::Lines;
 use waymark_index::{Evidence, GraphRank, Hit, HitPath, HitRank, Mode, Passage, PathEdge};
 
 use crate::harness::{ServerPlan, TestServer, says, script};
+use crate::skipped::skipped;
 
 /// `accept` header of browsers.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
@@ -92,8 +93,7 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
         asked.is_ok_and(|status| status.success())
     });
     let Some(program) = program else {
-        eprintln!("skipped: there is no chromium here to drive");
-        return;
+        return skipped("there is no chromium here to drive");
     };
     let lines = Lines::new([
         "<think>Who <u>wrote</u> it?</think>\n<search> [graph] <em>Faust</em> author </search>",
@@ -107,12 +107,11 @@ async fn a_browser_shows_the_trace_and_runs_nothing_that_was_found() {
     command.args([driver, program, &server.url("/")]);
     let output = match tokio::task::spawn_blocking(move || command.output()).await.unwrap() {
         Ok(output) => output,
-        Err(error) => return eprintln!("skipped: python3 drives the browser, and cannot be run: {error}"),
+        Err(error) => return skipped(&format!("python3 drives the browser, and cannot be run: {error}")),
     };
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(77) {
-        eprintln!("skipped: {said}");
-        return;
+        return skipped(said.trim_end());
     }
     assert!(output.status.success(), "{said}");
     let seen: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -8,7 +8,7 @@ use waymark::keys::{ApiKeys, KeyEntry, Secret};
 use waymark::store::{SqlStore, StateLimits};
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, answer, says, script};
+use crate::harness::{ServerPlan, TestServer, answer, eventually_found, says, script};
 use crate::postgres_server::Postgres;
 use crate::responses::{self, ask, create, fetch};
 
@@ -65,7 +65,7 @@ async fn two_servers_add_to_one_conversation_and_lose_nothing() {
 #[ignore = "needs the programs of a PostgreSQL server, from the package `postgresql`"]
 async fn a_background_response_is_seen_while_another_server_generates_it() {
     let database = Postgres::start();
-    let slow = says(&"word ".repeat(100)).with_time(Duration::from_millis(4), Duration::ZERO);
+    let slow = says(&"word ".repeat(250)).with_time(Duration::from_millis(4), Duration::ZERO);
     let first = over(&database, ServerPlan::new(slow)).await;
     let second = over(&database, ServerPlan::new(says("hi"))).await;
     let (_, queued) = create(&first, &ask(json!({"background": true}))).await;
@@ -73,15 +73,12 @@ async fn a_background_response_is_seen_while_another_server_generates_it() {
     assert_eq!((status, &seen["status"]), (200, &json!("queued")), "{seen}");
     let cancel = format!("/v1/responses/{}/cancel", queued["id"].as_str().unwrap());
     assert_eq!(second.post(&cancel, &json!({})).await.status(), 400);
-    for _ in 0..500 {
+    let seen = eventually_found("the other server sees it end", async || {
         let (_, seen) = fetch(&second, &queued["id"], "").await;
-        if seen["status"] == "completed" {
-            assert_eq!(fetch(&first, &queued["id"], "").await.1, seen);
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the other server never sees it end");
+        (seen["status"] == "completed").then_some(seen)
+    })
+    .await;
+    assert_eq!(fetch(&first, &queued["id"], "").await.1, seen);
 }
 
 #[tokio::test]
@@ -126,12 +123,9 @@ async fn a_revoked_key_is_refused_by_all_servers() {
 
 /// Waits until a server answers a key with this status. Servers look for changed keys every five seconds.
 async fn eventually_status(server: &TestServer, key: &str, status: u16) {
-    for _ in 0..100 {
+    eventually_found(&format!("the server answers with {status}"), async || {
         let models = server.client.get(server.url("/v1/models")).bearer_auth(key).send().await.unwrap();
-        if models.status() == status {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("the server never answers with {status}");
+        (models.status() == status).then_some(())
+    })
+    .await;
 }

@@ -239,6 +239,21 @@ async fn bytes_that_are_no_request() {
 }
 
 #[tokio::test]
+async fn a_compressed_body_is_refused_by_the_name_of_its_encoding() {
+    let server = TestServer::new(says("hi")).await;
+    let send = async |encoding: &str| {
+        let request = server.client.post(server.url("/v1/chat/completions")).header("content-encoding", encoding);
+        answer(request.json(&body(json!({}))).send().await.unwrap()).await
+    };
+    for encoding in ["gzip", "zstd"] {
+        let (status, refused) = send(encoding).await;
+        assert_eq!(error(status, &refused), (415, "unsupported_media_type".into(), Value::Null));
+        assert!(refused["error"]["message"].as_str().unwrap().contains(encoding), "{refused}");
+    }
+    assert_eq!(send("identity").await.0, 200);
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
     let mut plan = ServerPlan::new(says("hi"));
     plan.http.body_limit = 1000;

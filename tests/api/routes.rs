@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use serde_json::{Value, json};
 use waymark_index::{GraphOptions, GraphVariant, Index, Mode, Query};
+use waymark_runtime::reranking::Reranking;
 
 use crate::harness::{Letters, ServerPlan, TestServer, answer, says, script, with_fields};
 use crate::traces::loops;
@@ -86,6 +87,33 @@ async fn embeddings_as_numbers_and_as_base64() {
 }
 
 #[tokio::test]
+async fn a_chat_with_an_encoder_names_its_route() {
+    let encoders = ServerPlan {
+        embedder: Some(Arc::new(Letters)),
+        reranker: Some(Arc::new(Reranking::Mock)),
+        ..ServerPlan::new(says("hi"))
+    };
+    let server = encoders.build().await;
+    for (model, words) in
+        [("letters", "is an embedder: use /v1/embeddings"), ("words", "is a reranker: use /v1/rerank")]
+    {
+        for (path, fields) in [
+            ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "hello"}]})),
+            ("/v1/completions", json!({"prompt": "hello"})),
+            ("/v1/responses", json!({"input": "hello"})),
+            ("/v1/agent", json!({"question": "Who?"})),
+            ("/tokenize", json!({"prompt": "hello"})),
+        ] {
+            let body = with_fields(fields, json!({"model": model}));
+            let (status, refused) = answer(server.post(path, &body).await).await;
+            let error = &refused["error"];
+            assert_eq!((status, &error["code"], &error["param"]), (404, &json!("model_not_found"), &json!("model")));
+            assert!(error["message"].as_str().unwrap().contains(words), "{path}: {refused}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn search_finds_without_a_model() {
     let server = TestServer::new(says("hi")).await;
     let answer: Value = server.post("/v1/search", &json!({"query": "Faust", "k": 2})).await.json().await.unwrap();
@@ -110,6 +138,7 @@ async fn search_finds_without_a_model() {
         (json!({"query": "x", "entities": ["a"]}), json!("entities")),
         (json!({"query": "x", "kag": {}, "mode": "triples"}), json!("kag")),
         (json!({"query": "x", "explain": "yes"}), json!("explain")),
+        (json!({"query": "x", "graph": "lightrag"}), json!("graph")),
         (json!({"query": "x", "graph": {"variant": "lightrag"}}), json!("graph.variant")),
         (json!({"query": "x", "graph": {"linking_top_k": 0}}), json!("graph.linking_top_k")),
         (json!({"query": "x", "graph": {"damping": 1.0}}), json!("graph.damping")),
@@ -183,6 +212,39 @@ async fn a_graph_search_is_explained_where_it_is_asked_for() {
     assert_eq!(triples["triples"][0]["relation"], "hangs in");
     let hybrid = search(json!({"mode": "hybrid", "ranking": "dense"})).await;
     assert!(hybrid["hits"][0]["path"]["dense"].is_object() && hybrid["hits"][0]["path"]["graph"].is_object());
+}
+
+#[tokio::test]
+async fn the_graph_search_is_a_name_or_an_object_on_every_route() {
+    let (_dir, index) = crate::small_index::index();
+    let searcher = crate::small_index::searcher(index, 8);
+    let server = ServerPlan { searcher: Some(Arc::new(searcher)), ..ServerPlan::new(script(&loops())) }.build().await;
+    for graph in [json!("waymark"), json!({"variant": "waymark"})] {
+        let rag = json!({"model": "routerag", "rag": {"graph": graph}});
+        let body = with_fields(json!({"question": "Who?"}), rag.clone());
+        let (status, told) = answer(server.post("/v1/agent", &body).await).await;
+        assert_eq!(status, 200, "{told}");
+        let id = told["id"].as_str().unwrap();
+        let trace: Value = server.get(&format!("/v1/traces/{id}")).await.json().await.unwrap();
+        assert_eq!(trace["options"]["graph"], "waymark", "{trace}");
+        let (status, told) = server.chat(&crate::golden::ask(rag)).await;
+        assert_eq!(status, 200, "{told}");
+        let body = json!({"query": "Mona Lisa", "mode": "graph", "graph": graph, "explain": true});
+        let (status, found) = answer(server.post("/v1/search", &body).await).await;
+        assert_eq!((status, &found["walk"]["variant"]), (200, &json!("waymark")), "{found}");
+    }
+    for (graph, param, words) in [
+        (json!("lightrag"), "rag.graph", "expected one of `route_rag`"),
+        (json!({"variant": "lightrag"}), "rag.graph.variant", "expected one of `route_rag`"),
+        (json!(3), "rag.graph", "expected the name of a graph search"),
+        // A record of the episode has no room for more than the name.
+        (json!({"variant": "waymark", "damping": 0.5}), "rag.graph.damping", "rag.graph.damping"),
+    ] {
+        let body = json!({"question": "Who?", "model": "routerag", "rag": {"graph": graph}});
+        let (status, refused) = answer(server.post("/v1/agent", &body).await).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)), "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains(words), "{refused}");
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! A real, small index and a real searcher.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use waymark_agent::{SearchLimits, Searcher};
 use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
+
+use crate::harness::PATIENCE;
 
 #[path = "../../index/tests/corpora/hash.rs"]
 mod hash;
@@ -47,6 +48,6 @@ pub fn index() -> (tempfile::TempDir, Index) {
 
 /// Builds a searcher over `index` with two threads and room for `waiting` more searches.
 pub fn searcher(index: Index, waiting: usize) -> Searcher {
-    let limits = SearchLimits { threads: 2, waiting, timeout: Duration::from_secs(10) };
+    let limits = SearchLimits { threads: 2, waiting, timeout: PATIENCE };
     Searcher::new(index, limits).unwrap()
 }

@@ -11,7 +11,7 @@ use waymark::store::{
 };
 use waymark_engine::mock::Lines;
 
-use crate::harness::{Abyss, ServerPlan, TestServer, answer, eventually, says, script};
+use crate::harness::{Abyss, ServerPlan, TestServer, answer, eventually, eventually_found, says, script};
 use crate::responses::{self, ask, create, fetch};
 
 async fn open(dir: &tempfile::TempDir) -> Arc<dyn Store> {
@@ -177,7 +177,8 @@ async fn a_policy_that_was_renamed_and_unloaded_is_not_there_after_a_restart() {
     assert_eq!(kept(&store, RecordKind::Policy).await, 0);
 }
 
-/// Store whose writes fail while it is full, and whose writes of responses never end while it hangs.
+/// Store whose writes fail while it is full, and whose writes of responses never end while it hangs. No policy is
+/// recorded while `policies` is locked.
 #[derive(Debug)]
 struct Full {
     inner: Arc<dyn Store>,
@@ -185,12 +186,14 @@ struct Full {
     hangs: AtomicBool,
     /// Kind of the records that are gone when they are changed.
     gone: Mutex<Option<RecordKind>>,
+    policies: tokio::sync::Mutex<()>,
 }
 
 impl Full {
     async fn open(dir: &tempfile::TempDir) -> Arc<Full> {
         let inner = open(dir).await;
-        Arc::new(Full { inner, full: false.into(), hangs: false.into(), gone: Mutex::default() })
+        let policies = tokio::sync::Mutex::default();
+        Arc::new(Full { inner, full: false.into(), hangs: false.into(), gone: Mutex::default(), policies })
     }
 
     fn change<'a>(&self, kind: RecordKind, work: StoreFuture<'a, bool>) -> StoreFuture<'a, bool> {
@@ -212,6 +215,12 @@ impl Store for Full {
     fn put(&self, record: Record, children: Vec<Record>) -> StoreFuture<'_, ()> {
         if record.key.kind == RecordKind::Response && self.hangs.load(SeqCst) {
             return Box::pin(std::future::pending());
+        }
+        if record.key.kind == RecordKind::Policy {
+            return Box::pin(async move {
+                drop(self.policies.lock().await);
+                self.write(self.inner.put(record, children)).await
+            });
         }
         self.write(self.inner.put(record, children))
     }
@@ -343,11 +352,61 @@ async fn a_background_response_whose_client_leaves_before_it_is_stored_takes_no_
     let asked = server.client.post(server.url("/v1/responses")).json(&body).timeout(Duration::from_millis(500));
     assert!(asked.send().await.unwrap_err().is_timeout());
     full.hangs.store(false, SeqCst);
-    for _ in 0..200 {
-        match create(&server, &body).await.0 {
-            503 => tokio::time::sleep(Duration::from_millis(20)).await,
-            status => return assert_eq!(status, 200),
-        }
-    }
-    panic!("the place is never free again");
+    let status = eventually_found("the place is free again", async || {
+        let (status, _) = create(&server, &body).await;
+        (status != 503).then_some(status)
+    })
+    .await;
+    assert_eq!(status, 200);
+}
+
+/// Starts a server over `store` whose policies are in `root`, which gets a policy `loaded` in its folder `one`.
+async fn with_loadable_policy(store: &Arc<dyn Store>, root: &tempfile::TempDir) -> TestServer {
+    std::fs::create_dir(root.path().join("one")).unwrap();
+    std::fs::write(root.path().join("one/policy.toml"), "name = \"loaded\"\nprotocol = \"plain\"\n").unwrap();
+    let policies = Some(PolicyStore::new(root.path().canonicalize().unwrap()));
+    over(store, ServerPlan { store: policies, ..ServerPlan::new(says("hi")) }).await
+}
+
+#[tokio::test]
+async fn a_policy_that_is_unloaded_while_it_is_recorded_leaves_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let full = Full::open(&dir).await;
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let server = with_loadable_policy(&store, &root).await;
+    let recording = full.policies.lock().await;
+    let body = json!({"directory": "one"});
+    let load = server.post("/v1/policies", &body);
+    let unload = async {
+        eventually("the policy is served", || server.state.policies.get("loaded").is_ok()).await;
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(recording);
+        };
+        let unload = server.client.delete(server.url("/v1/policies/loaded")).send();
+        let (unloaded, ()) = tokio::join!(unload, release);
+        unloaded.unwrap()
+    };
+    let (loaded, unloaded) = tokio::join!(load, unload);
+    assert_eq!((loaded.status(), unloaded.status()), (reqwest::StatusCode::OK, reqwest::StatusCode::OK));
+    assert!(server.state.policies.get("loaded").is_err());
+    assert_eq!(kept(&store, RecordKind::Policy).await, 0);
+}
+
+#[tokio::test]
+async fn a_policy_whose_client_leaves_before_it_is_recorded_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = tempfile::tempdir().unwrap();
+    let full = Full::open(&dir).await;
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let server = with_loadable_policy(&store, &root).await;
+    let recording = full.policies.lock().await;
+    let body = json!({"directory": "one"});
+    let asked = server.client.post(server.url("/v1/policies")).json(&body).timeout(Duration::from_millis(500));
+    assert!(asked.send().await.unwrap_err().is_timeout());
+    server.quiet().await;
+    drop(recording);
+    eventually_found("the policy is recorded", async || (kept(&store, RecordKind::Policy).await == 1).then_some(()))
+        .await;
 }

@@ -408,9 +408,9 @@ async fn tools_that_cannot_be_had_are_refused_by_name() {
     assert!(error["param"] == "tools" && error["message"].as_str().unwrap().contains("`x`"), "{error}");
 }
 
-/// Adds the call of a completion and its result to the messages of a request.
-fn add_result(body: &mut Value, whole: &Value, content: &str) {
-    let message = whole["choices"][0]["message"].clone();
+/// Adds the call of a choice and its result to the messages of a request.
+fn add_result(body: &mut Value, choice: &Value, content: &str) {
+    let message = choice["message"].clone();
     let id = message["tool_calls"][0]["id"].clone();
     let result = json!({"role": "tool", "tool_call_id": id, "content": content});
     body["messages"].as_array_mut().unwrap().extend([message, result]);
@@ -426,20 +426,28 @@ async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
     // Each byte is one token here.
     plan.policies.iter_mut().for_each(|policy| policy.budget.context_tokens = 16_384);
     let server = plan.build().await;
-    let mut body = with(json!({"model": "routerag"}));
+    let mut body = with(json!({"model": "routerag", "n": 2}));
     let (_, whole) = server.chat(&body).await;
-    assert_eq!(calls(&whole["choices"][0]), (vec![BONN], "tool_calls"), "{whole}");
-    add_result(&mut body, &whole, "21 degrees");
+    body["n"] = json!(1);
     let continued = async |body: &Value| {
         let (status, answer) = server.chat(body).await;
         assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{answer}");
         let trace = server.get(&format!("/v1/traces/{}", answer["id"].as_str().unwrap())).await;
         trace.json::<Value>().await.unwrap()["options"]["continued_tokens"].clone()
     };
-    assert!(continued(&body).await.as_u64().is_some_and(|tokens| tokens > 0));
-    // After another beginning it is another conversation.
-    body["messages"][0]["content"] = json!("hi");
-    assert_eq!(continued(&body).await, Value::Null);
+    let choices = whole["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 2, "{whole}");
+    for choice in choices {
+        assert_eq!(calls(choice), (vec![BONN], "tool_calls"), "{whole}");
+        let id = &choice["message"]["tool_calls"][0]["id"];
+        assert!(id.as_str().unwrap().len() <= 40, "OpenAI's interface limits the ID: {id}");
+        let mut next = body.clone();
+        add_result(&mut next, choice, "21 degrees");
+        assert!(continued(&next).await.as_u64().is_some_and(|tokens| tokens > 0));
+        // After another beginning it is another conversation.
+        next["messages"][0]["content"] = json!("hi");
+        assert_eq!(continued(&next).await, Value::Null);
+    }
 }
 
 #[tokio::test]
@@ -458,7 +466,7 @@ async fn a_result_that_does_not_fit_behind_its_episode_is_answered_from_the_mess
     let mut body = with(json!({"model": "routerag"}));
     let (_, whole) = server.chat(&body).await;
     assert_eq!(calls(&whole["choices"][0]), (vec![BONN], "tool_calls"), "{whole}");
-    add_result(&mut body, &whole, &format!("21 degrees{}", " and sun".repeat(375)));
+    add_result(&mut body, &whole["choices"][0], &format!("21 degrees{}", " and sun".repeat(375)));
     let (status, answer) = server.chat(&body).await;
     assert_eq!((status, &answer["choices"][0]["message"]["content"]), (200, &json!("It is warm.")), "{answer}");
     let trace = server.get(&format!("/v1/traces/{}", answer["id"].as_str().unwrap())).await;

@@ -154,7 +154,8 @@ async fn a_response_has_a_trace_unless_it_is_not_to_be_stored() {
 
 #[tokio::test]
 async fn what_fails_or_is_given_up_leaves_a_trace_too() {
-    let backend = script(&loops()).with_time(Duration::from_millis(2), Duration::ZERO);
+    // Slow enough for the server to notice in time that the client has left.
+    let backend = script(&loops()).with_time(Duration::from_millis(25), Duration::ZERO);
     let faults = backend.faults();
     let server = TestServer::new(backend).await;
     // Canceled while it writes.
@@ -179,7 +180,7 @@ async fn what_fails_or_is_given_up_leaves_a_trace_too() {
 /// A request is refused as a whole or not at all, however many answers it wants, and a refused one evicts no trace.
 #[tokio::test]
 async fn what_is_refused_leaves_none() {
-    let backend = says(&"long ".repeat(2000)).with_time(Duration::from_millis(5), Duration::ZERO);
+    let backend = says(&"long ".repeat(6000)).with_time(Duration::from_millis(5), Duration::ZERO);
     let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
     let server = ServerPlan { engine, ..ServerPlan::new(backend) }.build().await;
     let many = json!({"model": "plain", "prompt": ["a", "b", "c", "d"], "n": 10, "stream": true});

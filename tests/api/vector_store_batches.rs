@@ -1,27 +1,22 @@
 //! Batches of files that are added to a vector store together.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, KeyEntry, KeyLimits, Scope, Secret};
 
-use crate::harness::{eventually, key_entry};
+use crate::harness::{eventually, eventually_found, key_entry};
 use crate::vector_store_files::{Client, RIVERS, server_in};
-use crate::vector_store_ingestion::{DelicateIndexes, LIMITS, server_over};
+use crate::vector_store_ingestion::{DelicateIndexes, LIMITS, server_over, server_with_keys};
 
 /// Waits until no file of a batch is being indexed, and returns the batch.
 async fn done(client: &Client<'_>, path: &str) -> Value {
-    for _ in 0..500 {
+    eventually_found(&format!("the files of {path} are indexed"), async || {
         let (status, batch) = client.get(path).await;
         assert_eq!(status, 200, "{batch}");
-        if batch["status"] != "in_progress" {
-            return batch;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the files of {path} are never indexed");
+        (batch["status"] != "in_progress").then_some(batch)
+    })
+    .await
 }
 
 fn ids(page: &Value) -> Vec<&str> {
@@ -83,7 +78,7 @@ async fn a_cancelled_batch_indexes_no_file_that_waited() {
     let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
     let (_, made) = client.post(&batches, json!({"file_ids": [slow]})).await;
     let first = format!("{batches}/{}", made["id"].as_str().unwrap());
-    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    eventually("the file is read", || indexes.embedder.stop.is_reached()).await;
     // These wait behind the slow one.
     let waiting = [client.upload("b.txt", "Kivu one.").await, client.upload("c.txt", "Kivu two.").await];
     let (_, made) = client.post(&batches, json!({"file_ids": waiting})).await;
@@ -94,7 +89,7 @@ async fn a_cancelled_batch_indexes_no_file_that_waited() {
     // A file that is being indexed is finished.
     let (_, running) = client.post(&format!("{first}/cancel"), json!({})).await;
     assert_eq!(running["status"], "in_progress", "{running}");
-    indexes.embedder.goes_on.store(true, SeqCst);
+    indexes.embedder.stop.release();
     assert_eq!(done(&client, &first).await["file_counts"]["completed"], 1);
     let found = client.search(&store, json!({"query": "kivu ubangi"})).await;
     assert!(!found.is_empty() && found.iter().all(|hit| hit["file_id"] == json!(slow)), "{found:?}");
@@ -123,7 +118,7 @@ async fn a_file_can_be_cancelled_until_it_is_read() {
     let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
     let files = [slow.clone(), client.upload("b.txt", "Kivu.").await, client.upload("c.txt", "Kivu again.").await];
     let first = batch(&client, &store, &files).await;
-    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    eventually("the file is read", || indexes.embedder.stop.is_reached()).await;
     // The rest of its own batch is not read yet.
     let (_, found) = client.post(&format!("{first}/cancel"), json!({})).await;
     assert_eq!((&found["file_counts"]["cancelled"], &found["status"]), (&json!(2), &json!("in_progress")), "{found}");
@@ -131,22 +126,15 @@ async fn a_file_can_be_cancelled_until_it_is_read() {
     let second = batch(&client, &store, std::slice::from_ref(&slow)).await;
     let (_, found) = client.post(&format!("{second}/cancel"), json!({})).await;
     assert_eq!((&found["file_counts"]["cancelled"], &found["status"]), (&json!(1), &json!("cancelled")), "{found}");
-    indexes.embedder.goes_on.store(true, SeqCst);
+    indexes.embedder.stop.release();
     assert_eq!(done(&client, &first).await["status"], "cancelled");
     // The file keeps what was indexed before.
-    eventually_found(&client, &store, "ubangi", &slow).await;
+    eventually_found("searches find it", async || {
+        let found = client.search(&store, json!({"query": "ubangi"})).await;
+        found.iter().any(|hit| hit["file_id"] == json!(slow)).then_some(())
+    })
+    .await;
     assert_eq!(done(&client, &second).await["file_counts"]["cancelled"], 1);
-}
-
-async fn eventually_found(client: &Client<'_>, store: &str, query: &str, file: &str) {
-    for _ in 0..500 {
-        let found = client.search(store, json!({"query": query})).await;
-        if found.iter().any(|hit| hit["file_id"] == json!(file)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("searches never find {file}");
 }
 
 #[tokio::test]
@@ -158,7 +146,7 @@ async fn a_batch_whose_record_cannot_be_written_is_cancelled_like_its_files() {
     let store = client.store(json!({})).await;
     let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
     batch(&client, &store, &[slow]).await;
-    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    eventually("the file is read", || indexes.embedder.stop.is_reached()).await;
     let path = batch(&client, &store, &[client.upload("b.txt", "Kivu.").await]).await;
     let id = path.rsplit('/').next().unwrap();
     let record = folder.path().join(format!("stores/{store}/batches/{id}.json"));
@@ -168,18 +156,47 @@ async fn a_batch_whose_record_cannot_be_written_is_cancelled_like_its_files() {
     assert_eq!(status, 503, "{refused}");
     let (_, found) = client.get(&path).await;
     assert_eq!((&found["status"], &found["file_counts"]["cancelled"]), (&json!("cancelled"), &json!(1)), "{found}");
-    indexes.embedder.goes_on.store(true, SeqCst);
+    indexes.embedder.stop.release();
+}
+
+/// One key, with at most two requests whose files wait.
+fn two_at_once(secret: &Secret) -> ApiKeys {
+    let entry = KeyEntry {
+        limits: KeyLimits { concurrent: Some(2), ..KeyLimits::default() },
+        ..key_entry("few", secret, &[Scope::Index])
+    };
+    ApiKeys::open(None, vec![entry]).unwrap()
+}
+
+#[tokio::test]
+async fn a_file_that_is_indexed_gives_its_place_back_while_others_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = Secret::generate();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_with_keys(folder.path(), &indexes, LIMITS, two_at_once(&secret)).await;
+    let client = Client { server: &server, key: Some(secret.reveal()) };
+    let first = client.upload("a.txt", "STOP at the Ubangi.").await;
+    let second = client.upload("b.txt", "HALT at Lake Kivu.").await;
+    let third = client.upload("c.txt", "Lake Kivu again.").await;
+    let store = client.store(json!({})).await;
+    let files = format!("/v1/vector_stores/{store}/files");
+    let add = async |file: &String| client.post(&files, json!({"file_id": file})).await.0;
+    assert_eq!(add(&first).await, 200);
+    eventually("the first file is read", || indexes.embedder.stop.is_reached()).await;
+    assert_eq!((add(&second).await, add(&third).await), (200, 429));
+    indexes.embedder.stop.release();
+    eventually("the second file is read", || indexes.embedder.halt.is_reached()).await;
+    // Its place is given back a moment after it is indexed.
+    eventually_found("another file may wait", async || (add(&third).await == 200).then_some(())).await;
+    indexes.embedder.halt.release();
+    assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 3);
 }
 
 #[tokio::test]
 async fn a_batch_counts_once_against_the_maximum_of_a_key() {
     let folder = tempfile::tempdir().unwrap();
     let secret = Secret::generate();
-    let entry = KeyEntry {
-        limits: KeyLimits { concurrent: Some(2), ..KeyLimits::default() },
-        ..key_entry("few", &secret, &[Scope::Index])
-    };
-    let server = server_in(folder.path(), ApiKeys::open(None, vec![entry]).unwrap()).await;
+    let server = server_in(folder.path(), two_at_once(&secret)).await;
     let client = Client { server: &server, key: Some(secret.reveal()) };
     let mut files = Vec::new();
     for number in 0..3 {

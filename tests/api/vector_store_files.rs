@@ -1,13 +1,12 @@
 //! Vector stores that clients create, and the files that they are filled from.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, TestServer, answer, key_entry, script};
+use crate::harness::{ServerPlan, TestServer, answer, eventually_found, key_entry, script};
 
 pub const RIVERS: &str = "# Rivers\n\nThe Ubangi flows through Bangui.\n\n# Lakes\n\nLake Kivu lies in Rwanda.\n";
 
@@ -82,15 +81,12 @@ impl Client<'_> {
 
     /// Waits until all files of a store are indexed, and returns the store.
     pub async fn indexed(&self, store: &str) -> Value {
-        for _ in 0..500 {
+        eventually_found(&format!("the files of {store} are indexed"), async || {
             let (status, found) = self.get(&format!("/v1/vector_stores/{store}")).await;
             assert_eq!(status, 200, "{found}");
-            if found["status"] == "completed" {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("the files of {store} are never indexed");
+            (found["status"] == "completed").then_some(found)
+        })
+        .await
     }
 
     pub async fn search(&self, store: &str, body: Value) -> Vec<Value> {
@@ -349,6 +345,7 @@ async fn uploads_are_checked_and_bounded() {
         }
     }
     assert_eq!(refused["error"]["code"], json!("queue_full"), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("revoked keys"), "{refused}");
 }
 
 #[tokio::test]

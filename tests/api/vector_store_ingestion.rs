@@ -3,28 +3,56 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde_json::{Value, json};
+use waymark::api::drain::DrainPhase;
 use waymark::api::{IndexParts, Library, OpenIndex, VectorStores};
 use waymark::config::FileLimits;
-use waymark::keys::ApiKeys;
+use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark::server::Server;
 use waymark_agent::{SearchLimits, Searcher};
 use waymark_index::{Changes, CommitOptions, Embed, EmbedError, LiveIndex, OpenOptions, PendingChange, PendingChanges};
 use waymark_runtime::embedding::{Embedding, TextEmbedder};
 
-use crate::harness::{ServerPlan, TestServer, eventually, says};
+use crate::harness::{PATIENCE, ServerPlan, TestServer, eventually, eventually_found, key_entry, says};
 use crate::vector_store_files::{Client, RIVERS, server_in};
 
 pub const LIMITS: FileLimits = FileLimits { file: 64 << 10, storage: 1 << 20 };
 
-/// Mock embedder whose counter panics over `PANIC` and stops at `STOP` until it may go on.
+/// Place at which threads wait until it is released.
+#[derive(Debug, Default)]
+pub struct Stop {
+    is_reached: AtomicBool,
+    goes_on: AtomicBool,
+}
+
+impl Stop {
+    pub fn is_reached(&self) -> bool {
+        self.is_reached.load(SeqCst)
+    }
+
+    pub fn release(&self) {
+        self.goes_on.store(true, SeqCst);
+    }
+
+    fn wait(&self) {
+        self.is_reached.store(true, SeqCst);
+        let begun = Instant::now();
+        // Bounded, because the runtime of a failed test waits for its threads.
+        while !self.goes_on.load(SeqCst) && begun.elapsed() < 2 * PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Mock embedder whose counter panics over `PANIC` and stops at `STOP` and at `HALT`. Embedding stops at `HOLD`.
 #[derive(Debug, Default)]
 pub struct Delicate {
-    pub has_stopped: AtomicBool,
-    pub goes_on: AtomicBool,
+    pub stop: Stop,
+    pub halt: Stop,
+    pub hold: Stop,
 }
 
 impl Embed for Delicate {
@@ -37,6 +65,9 @@ impl Embed for Delicate {
     }
 
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
+        if texts.iter().any(|text| text.contains("HOLD")) {
+            self.hold.wait();
+        }
         Embedding::Mock.embed(texts)
     }
 }
@@ -44,10 +75,9 @@ impl Embed for Delicate {
 impl TextEmbedder for Delicate {
     fn count_tokens(&self, text: &str) -> usize {
         assert!(!text.contains("PANIC"), "a reader that fails");
-        if text.contains("STOP") {
-            self.has_stopped.store(true, SeqCst);
-            while !self.goes_on.load(SeqCst) {
-                std::thread::sleep(Duration::from_millis(5));
+        for (word, stop) in [("STOP", &self.stop), ("HALT", &self.halt)] {
+            if text.contains(word) {
+                stop.wait();
             }
         }
         Embedding::Mock.count_tokens(text)
@@ -72,14 +102,23 @@ impl OpenIndex for DelicateIndexes {
 
     fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
         ensure!(!self.refuses.load(SeqCst), "cannot open {}", dir.display());
-        let live = Arc::new(LiveIndex::open(dir, Arc::new(Embedding::Mock), OpenOptions::default())?);
+        let live = Arc::new(LiveIndex::open(dir, Arc::clone(&self.embedder) as _, OpenOptions::default())?);
         let searcher = Searcher::new(Arc::clone(&live), SearchLimits::default())?;
         Ok(IndexParts { searcher: Arc::new(searcher), library: Library::new(live, CommitOptions::default()) })
     }
 }
 
 pub async fn server_over(folder: &Path, indexes: &Arc<DelicateIndexes>, limits: FileLimits) -> TestServer {
-    let mut server = ServerPlan::new(says("hi")).build().await;
+    server_with_keys(folder, indexes, limits, ApiKeys::default()).await
+}
+
+pub async fn server_with_keys(
+    folder: &Path,
+    indexes: &Arc<DelicateIndexes>,
+    limits: FileLimits,
+    keys: ApiKeys,
+) -> TestServer {
+    let mut server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;
     let stores = VectorStores::open(folder, limits, Arc::clone(indexes) as _).unwrap();
     server.state = server.state.clone().with_vector_stores(stores);
     let own = Server::bind(([127, 0, 0, 1], 0).into(), server.state.clone()).await.unwrap();
@@ -116,14 +155,12 @@ async fn a_change_of_a_stores_documents_is_committed_by_the_next_process() {
     pending.add(&PendingChange { id: "commit-1".to_owned(), owner: None, changes }).unwrap();
     let server = server_in(folder.path(), ApiKeys::default()).await;
     let client = Client { server: &server, key: None };
-    for _ in 0..500 {
+    eventually_found("the change is committed", async || {
         let (status, told) = client.get("/v1/commits/commit-1").await;
         assert_eq!(status, 200, "{told}");
-        if told["status"] == "done" {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        (told["status"] == "done").then_some(())
+    })
+    .await;
     let (status, own) = client.get(&format!("/v1/documents/own?index={store}")).await;
     assert_eq!((status, &own["document"]["id"]), (200, &json!("own")), "{own}");
     assert!(PendingChanges::open(&index).unwrap().1.is_empty());
@@ -174,10 +211,10 @@ async fn attributes_that_change_while_a_file_is_indexed_are_kept() {
     let files = format!("/v1/vector_stores/{store}/files");
     client.post(&files, json!({"file_id": file, "attributes": {"kind": "old"}})).await;
     let embedder = Arc::clone(&indexes.embedder);
-    eventually("the file is read", || embedder.has_stopped.load(SeqCst)).await;
+    eventually("the file is read", || embedder.stop.is_reached()).await;
     let (status, changed) = client.post(&format!("{files}/{file}"), json!({"attributes": {"kind": "new"}})).await;
     assert_eq!(status, 200, "{changed}");
-    embedder.goes_on.store(true, SeqCst);
+    embedder.stop.release();
     assert_eq!(client.indexed(&store).await["file_counts"]["completed"], 1);
     let (_, found) = client.get(&format!("{files}/{file}")).await;
     assert_eq!(found["attributes"], json!({"kind": "new"}));
@@ -199,14 +236,14 @@ async fn a_file_is_deleted_while_another_store_is_indexed() {
     client.indexed(&filled).await;
     let slow = client.upload("a.txt", "STOP at the Ubangi.").await;
     let waiting = client.store(json!({"file_ids": [slow]})).await;
-    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    eventually("the file is read", || indexes.embedder.stop.is_reached()).await;
     // The file waits behind the other store, and its removal does not.
     client.post(&format!("/v1/vector_stores/{filled}/files"), json!({"file_id": rivers})).await;
     let path = format!("/v1/files/{rivers}");
-    let gone = tokio::time::timeout(Duration::from_secs(10), client.delete(&path)).await;
+    let gone = tokio::time::timeout(PATIENCE, client.delete(&path)).await;
     assert_eq!(gone.map(|(status, _)| status), Ok(200));
     assert_eq!(client.search(&filled, json!({"query": "kivu"})).await, Vec::<Value>::new());
-    indexes.embedder.goes_on.store(true, SeqCst);
+    indexes.embedder.stop.release();
     client.indexed(&waiting).await;
 }
 
@@ -237,11 +274,11 @@ async fn an_attempt_is_on_disk_before_its_file_is_read() {
     let client = Client { server: &server, key: None };
     let file = client.upload("a.txt", "STOP at the Ubangi.").await;
     let store = client.store(json!({"file_ids": [file]})).await;
-    eventually("the file is read", || indexes.embedder.has_stopped.load(SeqCst)).await;
+    eventually("the file is read", || indexes.embedder.stop.is_reached()).await;
     let path = folder.path().join(format!("stores/{store}/files/{file}.json"));
     let record = || serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!((&record()["status"], &record()["attempts"]), (&json!("in_progress"), &json!(1)));
-    indexes.embedder.goes_on.store(true, SeqCst);
+    indexes.embedder.stop.release();
     client.indexed(&store).await;
     assert_eq!((&record()["status"], &record()["attempts"]), (&json!("completed"), &json!(0)));
 }
@@ -322,4 +359,126 @@ async fn the_texts_of_all_stores_are_bounded() {
     client.indexed(&store).await;
     let error = last_error(&client, &store, &file).await;
     assert!(error["message"].as_str().unwrap().contains("more than 8192 bytes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_key_leaves_room_for_the_texts_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let secrets = [Secret::generate(), Secret::generate()];
+    let entry = |name: &str, secret: &Secret| key_entry(name, secret, &[Scope::Index]);
+    let keys = ApiKeys::open(None, vec![entry("a", &secrets[0]), entry("b", &secrets[1])]).unwrap();
+    let limits = FileLimits { file: 1 << 10, storage: 4 << 10 };
+    let server = server_with_keys(folder.path(), &Arc::default(), limits, keys).await;
+    let greedy = Client { server: &server, key: Some(secrets[0].reveal()) };
+    let other = Client { server: &server, key: Some(secrets[1].reveal()) };
+    let text = "word ".repeat(160);
+    let files = [greedy.upload("a.txt", &text).await, greedy.upload("b.txt", &text).await];
+    let half = greedy.store(json!({"file_ids": files})).await;
+    assert_eq!(greedy.indexed(&half).await["file_counts"]["completed"], 2);
+    // The server still has room, and the key has its share.
+    let more = greedy.store(json!({"file_ids": [files[0]]})).await;
+    assert_eq!(greedy.indexed(&more).await["file_counts"]["failed"], 1);
+    let error = last_error(&greedy, &more, &files[0]).await;
+    assert!(error["message"].as_str().unwrap().contains("share"), "{error}");
+    let own = other.upload("c.txt", &text).await;
+    let store = other.store(json!({"file_ids": [own]})).await;
+    assert_eq!(other.indexed(&store).await["file_counts"]["completed"], 1);
+    // A file that takes no more room than before is indexed again.
+    let path = format!("/v1/vector_stores/{half}/files/{}", files[0]);
+    assert_eq!(greedy.post(&path, json!({"attributes": {"kind": "new"}})).await.0, 200);
+    assert_eq!(greedy.indexed(&half).await["file_counts"]["completed"], 2);
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_file_that_is_read_and_leaves_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let files = [client.upload("a.txt", "STOP at the Ubangi.").await, client.upload("b.txt", "HALT at Kivu.").await];
+    let store = client.store(json!({"file_ids": files})).await;
+    eventually("the first file is read", || indexes.embedder.stop.is_reached()).await;
+    let drain = &server.state.drain;
+    drain.advance(DrainPhase::Draining);
+    indexes.embedder.stop.release();
+    eventually("nothing runs", || drain.running() == 0).await;
+    let statuses = files.map(|file| {
+        let path = folder.path().join(format!("stores/{store}/files/{file}.json"));
+        serde_json::from_slice::<Value>(&std::fs::read(&path).unwrap()).unwrap()["status"].clone()
+    });
+    assert_eq!(statuses, ["completed", "in_progress"]);
+}
+
+/// Begins a change of the documents of a store, whose commit lasts until the embedder's `hold` is released.
+async fn hold_commits(client: &Client<'_>, indexes: &DelicateIndexes, store: &str) {
+    let drain = &client.server.state.drain;
+    eventually("all files are indexed", || drain.running() == 0).await;
+    let body = json!({"documents": [{"id": "own", "text": "HOLD at the Inn."}], "wait": false});
+    let (status, change) = client.post(&format!("/v1/documents?index={store}"), body).await;
+    assert_eq!(status, 202, "{change}");
+    eventually("its commit runs", || indexes.embedder.hold.is_reached()).await;
+    eventually("the change alone runs", || drain.running() == 1).await;
+}
+
+#[tokio::test]
+async fn a_change_that_was_accepted_outlives_the_last_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("rivers.md", RIVERS).await;
+    let store = client.store(json!({"file_ids": [file]})).await;
+    client.indexed(&store).await;
+    hold_commits(&client, &indexes, &store).await;
+    let path = format!("/v1/vector_stores/{store}/files/{file}");
+    let removal = tokio::spawn(server.client.delete(server.url(&path)).send());
+    // The request, its task, and the change.
+    eventually("the removal waits", || server.state.drain.running() == 3 || removal.is_finished()).await;
+    indexes.embedder.hold.release();
+    assert_eq!(removal.await.unwrap().unwrap().status(), 200);
+    let (_, documents) = client.get(&format!("/v1/documents?index={store}")).await;
+    let ids: Vec<_> = documents["data"].as_array().unwrap().iter().map(|document| &document["id"]).collect();
+    assert_eq!(ids, ["own"], "{documents}");
+    assert_eq!(client.get(&path).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_removal_ends_without_its_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let files = [client.upload("rivers.md", RIVERS).await, client.upload("b.txt", "The Ubangi again.").await];
+    let store = client.store(json!({"file_ids": files})).await;
+    client.indexed(&store).await;
+    hold_commits(&client, &indexes, &store).await;
+    let path = format!("/v1/vector_stores/{store}/files/{}", files[0]);
+    let removal = tokio::spawn(server.client.delete(server.url(&path)).send());
+    let drain = &server.state.drain;
+    eventually("the removal waits", || drain.running() == 3).await;
+    removal.abort();
+    eventually("its client is gone", || drain.running() == 2).await;
+    indexes.embedder.hold.release();
+    eventually_found("the file is removed", async || (client.get(&path).await.0 == 404).then_some(())).await;
+    let left = client.search(&store, json!({"query": "kivu"})).await;
+    assert!(!left.is_empty() && left.iter().all(|hit| hit["file_id"] != json!(files[0])), "{left:?}");
+}
+
+#[tokio::test]
+async fn a_removal_that_was_interrupted_is_finished_by_the_next_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, files) =
+        left_by_another_server(folder.path(), &[("rivers.md", RIVERS), ("b.txt", "The Ubangi again.")]).await;
+    // As if the server had been killed while it removed the first file.
+    let record = folder.path().join(format!("stores/{store}/files/{}.json", files[0]));
+    let text = std::fs::read_to_string(&record).unwrap();
+    let marked = text.replace("\"removing\":false", "\"removing\":true");
+    assert_ne!(marked, text);
+    std::fs::write(&record, marked).unwrap();
+    let server = server_over(folder.path(), &Arc::default(), LIMITS).await;
+    let client = Client { server: &server, key: None };
+    let path = format!("/v1/vector_stores/{store}/files/{}", files[0]);
+    eventually_found("the file is removed", async || (client.get(&path).await.0 == 404).then_some(())).await;
+    let left = client.search(&store, json!({"query": "kivu"})).await;
+    assert_eq!((left.len(), &left[0]["file_id"]), (1, &json!(files[1])), "{left:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -19,16 +19,17 @@ fn add(index: &str, file: &Path, lines: &str, flags: &[&str]) -> ProgramRun {
 fn found(url: &str, query: &str, snapshot: u64) -> Vec<String> {
     let client = reqwest::Client::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for _ in 0..500 {
+    let begun = Instant::now();
+    loop {
         let sent = client.post(format!("{url}/v1/search")).json(&json!({"query": query, "k": 1})).send();
         let answer: Value = runtime.block_on(async { sent.await.unwrap().json().await.unwrap() });
         if answer["snapshot"] == snapshot {
             let hits = answer["hits"].as_array().unwrap();
             return hits.iter().map(|hit| hit["passage"]["id"].as_str().unwrap().to_owned()).collect();
         }
+        assert!(begun.elapsed() < Duration::from_secs(60), "snapshot {snapshot} is never searched");
         std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("snapshot {snapshot} is never searched");
 }
 
 #[test]

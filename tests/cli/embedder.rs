@@ -119,7 +119,7 @@ fn a_server_searches_by_an_embedder_elsewhere_until_that_is_away() {
     let here = built(root.path(), "here", &mock);
     let embedder = Serving::start(&[&["--mock", "--index", &here][..], &mock].concat());
     let url = embedder.url.clone();
-    let elsewhere = ["--embedder", &url, "--embedder-model", "mock", "--embedder-timeout-ms", "1000"];
+    let elsewhere = ["--embedder", &url, "--embedder-model", "mock", "--embedder-timeout-ms", "4000"];
     let server = Serving::start(&[&["--mock", "--index", &here][..], &elsewhere].concat());
     let dense = json!({"query": "river in Paris", "ranking": "dense"});
     let [own, theirs] = [&embedder.url, &server.url].map(|url| post(url, "/v1/search", &dense));

@@ -74,5 +74,6 @@ fn a_server_that_takes_no_work_or_says_nothing_is_told_with_the_reason() {
     let begun = Instant::now();
     let silent = waymark(&["health", "--url", &url]);
     assert!(!silent.ok() && silent.stderr.contains("timeout"), "{}", silent.stderr);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    // The other commands give a server two minutes.
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }

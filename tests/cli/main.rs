@@ -127,7 +127,8 @@ fn retrieval_is_measured_and_explained() {
     }
 
     let bench = ["bench", "search", "--index", &index, "--questions", questions, "--ways", "passage:bm25,graph"];
-    let run = waymark(&[&bench[..], &["--seconds", "0.3", "--clients", "1,16", "--hanging", "3", "--json"]].concat());
+    let load = ["--seconds", "0.3", "--clients", "1,16", "--hanging", "3", "--deadline-ms", "60000", "--json"];
+    let run = waymark(&[&bench[..], &load].concat());
     assert!(run.ok(), "{}", run.stderr);
     let rows: Vec<Value> = serde_json::from_str(&run.stdout).unwrap();
     let numbers = |field: &str| rows.iter().map(|row| row[field].as_u64().unwrap()).collect::<Vec<_>>();

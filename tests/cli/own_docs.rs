@@ -10,7 +10,7 @@ const QUESTIONS: [(&str, &str); 20] = [
     ("Which file formats can a corpus have?", "DOCX or PDF"),
     ("When does a passage support a claim?", "contains the claim word for word"),
     ("How do I resume a stream of events after a lost connection?", "`Last-Event-ID`"),
-    ("How many documents does the rerank route take at most?", "At most 1,000 documents"),
+    ("How many documents does the rerank route take at most?", "at most 1,000 documents"),
     ("How do I limit the tokens of a client per minute?", "`--tokens-per-minute`"),
     ("What does the demo download and serve?", "`demo` downloads"),
     ("How can a web page of another origin use the server?", "`--cors-origin` names their origin"),

@@ -50,6 +50,11 @@ fn the_client_for_python_does_what_its_own_tests_ask() {
     python_tests("scripts/package/python/client_test.py");
 }
 
+#[test]
+fn the_converter_of_question_sets_does_what_its_own_tests_ask() {
+    python_tests("scripts/data/convert_test.py");
+}
+
 /// Runs the tests of a Python script, where there is Python.
 fn python_tests(path: &str) {
     let Ok(output) = Command::new("python3").arg("-B").arg(root().join(path)).output() else {
@@ -85,7 +90,8 @@ fn a_card_bench_that_hangs_is_ended_and_the_rest_is_done() {
     let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let [waymark, out] = ["waymark", "out"].map(&place);
     let mut script = command("scripts/bench/gpu.sh", dir.path(), &[&waymark, &out, "--loops", "3"]);
-    let output = script.env("BENCH_SECONDS", "1").output().unwrap();
+    // Enough for the stub to say what it was asked, and for the next part to end.
+    let output = script.env("BENCH_SECONDS", "5").output().unwrap();
     assert_eq!(output.status.code(), Some(124), "{}", String::from_utf8_lossy(&output.stderr));
     let said = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
     let ours = said("waymark.txt");

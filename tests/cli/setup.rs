@@ -84,6 +84,8 @@ fn policies_are_listed_shown_and_checked() {
     assert_eq!(shown["name"], "routerag-smollm2");
     assert!(shown["directory"].as_str().unwrap().ends_with("/stage1"), "{shown}");
     assert_eq!(shown["retrieval"]["search"]["ranking"], "fused");
+    let shown: Value = serde_json::from_str(&waymark(&["policy", "show", "routerag"]).stdout).unwrap();
+    assert_eq!((&shown["guided"], &shown["sampling"]["top_p"]), (&true.into(), &1.0.into()), "{shown}");
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("policy.toml"), "name = \"a\"\nprotocol = \"plain\"\nindex = \"law\"\n").unwrap();
     let shown = waymark(&["policy", "show", dir.path().to_str().unwrap()]);
@@ -99,6 +101,24 @@ fn policies_are_listed_shown_and_checked() {
     );
     let refused = waymark(&["policy", "check", "--files-only", root().to_str().unwrap()]);
     assert!(!refused.ok() && refused.stderr.contains("policy.toml"), "{}", refused.stderr);
+}
+
+#[test]
+fn two_policies_of_one_name_are_refused_before_weights_are_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let places = ["sft", "stage1"].map(|name| dir.path().join(name));
+    for place in &places {
+        fs::create_dir(place).unwrap();
+        fs::write(place.join("policy.toml"), "name = \"a\"\nprotocol = \"plain\"\n").unwrap();
+    }
+    let [first, second] = places.each_ref().map(|place| place.to_str().unwrap());
+    let flags = ["--policy", first, "--policy", second, "--model", "no-such-model"];
+    let serve = waymark(&[&["serve", "--port", "0"][..], &flags].concat());
+    let doctor = waymark(&[&["doctor", "--port", "0"][..], &flags].concat());
+    for (run, told) in [(&serve, &serve.stderr), (&doctor, &doctor.stdout)] {
+        assert!(!run.ok() && told.contains("two policies share the name a"), "{}{}", run.stdout, run.stderr);
+        assert!(told.contains(first) && told.contains(second), "{told}");
+    }
 }
 
 #[test]
@@ -245,6 +265,12 @@ fn the_monitoring_setup_names_what_there_is() {
     for metric in metrics {
         assert!(documented.contains(&format!("| `{metric}` |")), "docs/metrics.md has no {metric}");
     }
+    let alerts = |file: &str| {
+        let mut names = words_with(file, "Waymark");
+        names.retain(|name| name != "Waymark");
+        names
+    };
+    assert_eq!(alerts("deploy/monitoring/alerts.yaml"), alerts("docs/metrics.md"));
     // The server answers to the name that Prometheus asks for.
     let compose = fs::read_to_string(root().join("deploy/monitoring/compose.yaml")).unwrap();
     let prometheus = fs::read_to_string(root().join("deploy/monitoring/prometheus.yaml")).unwrap();

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
 use waymark_engine::{EngineConfig, EngineError, Health, Session};
 
-use crate::{PATIENCE, check_text, greedy, mock, prompt, run, session, start, wait_free};
+use crate::{check_text, eventually, greedy, mock, prompt, run, session, start, wait_free};
 
 #[tokio::test]
 async fn logits_that_are_no_numbers_fail_one_session() {
@@ -38,7 +37,8 @@ async fn what_a_failed_session_computed_is_not_shared() {
 
 #[tokio::test]
 async fn a_panic_in_a_step_fails_only_the_row_that_causes_it() {
-    let backend = mock().with_time(Duration::from_millis(1), Duration::ZERO);
+    // Slow enough for all to arrive before the first of them has ended.
+    let backend = mock().with_time(Duration::from_millis(20), Duration::ZERO);
     let faults = backend.faults();
     faults.panic_on(257);
     faults.panic_at(15);
@@ -86,12 +86,7 @@ async fn an_engine_that_only_fails_is_dead_and_says_so() {
     for _ in 0..2 {
         assert!(run(&mut first, greedy(100)).await.is_err());
     }
-    let dead = async {
-        while engine.health() == Health::Ready {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(PATIENCE, dead).await.expect("the engine stays ready");
+    eventually("the engine is dead", || engine.health() != Health::Ready).await;
     assert!(matches!(engine.health(), Health::Dead { reason } if reason.contains("3 consecutive steps")));
     assert!(matches!(run(&mut parked, greedy(1)).await.unwrap_err(), EngineError::Dead(_)));
     assert!(matches!(engine.load_adapter("here".into()).await.unwrap_err(), EngineError::Dead(_)));

@@ -72,17 +72,24 @@ fn check_text(session: &Session) {
 
 /// Waits until all blocks are free.
 async fn wait_free(engine: &Engine) {
-    for _ in 0..2000 {
-        let counters = engine.counters();
-        if counters.blocks_used.get() == 0 && counters.sessions_parked.get() + counters.sessions_stalled.get() == 0 {
-            let total = counters.blocks_free.get() + counters.blocks_cached.get();
-            assert_eq!(total, engine.spec().blocks as u64);
-            assert_eq!(counters.invariant_violations_total.get(), 0);
-            return;
+    let counters = engine.counters();
+    eventually("all blocks are given back", || {
+        counters.blocks_used.get() == 0 && counters.sessions_parked.get() + counters.sessions_stalled.get() == 0
+    })
+    .await;
+    let total = counters.blocks_free.get() + counters.blocks_cached.get();
+    assert_eq!(total, engine.spec().blocks as u64);
+    assert_eq!(counters.invariant_violations_total.get(), 0);
+}
+
+/// Waits for a condition, for up to [`PATIENCE`].
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let come = async {
+        while !condition() {
+            sleep(Duration::from_millis(1)).await;
         }
-        sleep(Duration::from_millis(2)).await;
-    }
-    panic!("blocks are not given back: {:?}", engine.counters());
+    };
+    timeout(PATIENCE, come).await.unwrap_or_else(|_| panic!("it never came about that {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,8 +158,9 @@ async fn a_dropped_session_is_gone_within_two_steps() {
     for tokens in [2000, 20] {
         // In the middle of a prefill, then of a decode.
         let mut session = session(&engine, &prompt(3, tokens));
+        let before = engine.counters().steps_total.get();
         let turn = session.generate(greedy(1000)).await.unwrap();
-        sleep(time * 5).await;
+        eventually("it makes steps", || engine.counters().steps_total.get() > before + 4).await;
         assert!(engine.counters().blocks_used.get() > 0);
         drop(turn);
         drop(session);
@@ -223,7 +231,8 @@ async fn choices_of_one_prompt_compute_it_once() {
 #[tokio::test]
 async fn thirty_two_clients_take_the_steps_of_one() {
     const TOKENS: usize = 40;
-    let time = Duration::from_millis(2);
+    // All must arrive before one alone would have ended.
+    let time = Duration::from_millis(30);
     let config = EngineConfig { max_batch_rows: 32, step_tokens: 1024, ..EngineConfig::default() };
     let engine = start(mock().with_time(time, Duration::ZERO), config);
     let mut alone = session(&engine, &prompt(0, 20));
@@ -239,7 +248,7 @@ async fn thirty_two_clients_take_the_steps_of_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
-    let time = Duration::from_millis(20);
+    let time = Duration::from_millis(80);
     for backend in [mock(), mock().with_overlap()] {
         let engine = start(backend.with_time(time, Duration::ZERO), EngineConfig::default());
         let mut session = session(&engine, &prompt(1, 20));
@@ -260,7 +269,7 @@ async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
 
 #[tokio::test]
 async fn a_snapshot_tells_who_holds_what() {
-    let backend = mock().with_time(Duration::from_millis(2), Duration::ZERO);
+    let backend = mock().with_time(Duration::from_millis(20), Duration::ZERO);
     // One row, so that the second session has to wait.
     let engine = start(backend, EngineConfig { max_batch_rows: 1, ..EngineConfig::default() });
     let mut first = session(&engine, &prompt(1, 40));
@@ -284,12 +293,12 @@ async fn a_snapshot_tells_who_holds_what() {
 
 #[tokio::test]
 async fn a_full_queue_refuses_new_sessions_only() {
-    let backend = mock().with_time(Duration::from_millis(5), Duration::ZERO);
+    let backend = mock().with_time(Duration::from_millis(20), Duration::ZERO);
     let config = EngineConfig { max_batch_rows: 1, max_waiting: 2, ..EngineConfig::default() };
     let engine = start(backend, config);
     let mut sessions: Vec<Session> = (0..4).map(|first| session(&engine, &prompt(first, 20))).collect();
     let [a, b, c, d] = &mut sessions[..] else { unreachable!() };
-    let mut running = a.generate(greedy(10)).await.unwrap();
+    let mut running = a.generate(greedy(100)).await.unwrap();
     running.next().await.unwrap().unwrap();
     let waiting = (b.generate(greedy(1)).await.unwrap(), c.generate(greedy(1)).await.unwrap());
     assert_eq!(d.generate(greedy(1)).await.unwrap_err(), EngineError::QueueFull { limit: 2 });
@@ -332,12 +341,7 @@ async fn a_slow_reader_pauses_its_own_session_and_no_other() {
     for session in &mut slow {
         turns.push(session.generate(greedy(500)).await.unwrap());
     }
-    let stalled = async {
-        while engine.counters().sessions_stalled.get() < 3 {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(PATIENCE, stalled).await.expect("the sessions never stall");
+    eventually("all sessions stall", || engine.counters().sessions_stalled.get() == 3).await;
     // Each stopped at its maximum of undelivered tokens.
     assert_eq!(engine.counters().decode_tokens_total.get(), 3 * 8);
     let mut quick = session(&engine, &prompt(9, 20));

@@ -2,8 +2,8 @@
 //! crate includes this module with `#[path = "…/tests/outside/mod.rs"] mod outside;`.
 //!
 //! `WAYMARK_GOLDEN` and `WAYMARK_DATA` name the folders, relative to the root of the workspace. The defaults are
-//! `../shared/golden` and `../shared/data`. A default folder may be absent, and a named one may lack files: tests
-//! without data report that they are skipped. Any other problem is a failure.
+//! `../shared/golden` and `../shared/data`. A default folder may be absent, and a named one may lack files, and sections
+//! and cases of golden vectors: tests without data report that they are skipped. Any other problem is a failure.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::ffi::OsStr;
@@ -86,17 +86,46 @@ pub fn data(files: &[&str]) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Reads all cases of a section from the files of a stem. Empty if there is no such file.
+/// Reads all cases of a section from the files of a stem. Empty if there is no such file, or if a folder named by the
+/// environment has no case of the section.
 pub fn cases<T: DeserializeOwned>(stem: &str, section: &str) -> Vec<T> {
     let mut all = Vec::new();
     for (path, mut sections) in read::<Map<String, Value>>(stem) {
-        let path = path.display();
-        let cases = sections.remove(section).unwrap_or_else(|| panic!("{path} has no section {section}"));
-        let cases: Vec<T> = serde_json::from_value(cases).unwrap_or_else(|error| panic!("{path}, {section}: {error}"));
-        assert!(!cases.is_empty(), "{path}: {section} is empty");
-        all.extend(cases);
+        all.extend(parsed_cases::<T>(&path, section, sections.remove(section), is_named()));
     }
     all
+}
+
+/// Returns the cases of a section. Only a folder `named` by the environment may have none.
+fn parsed_cases<T: DeserializeOwned>(path: &Path, section: &str, cases: Option<Value>, named: bool) -> Vec<T> {
+    let path = path.display();
+    let Some(cases) = cases else {
+        lacking(format_args!("{path} has no section {section}"), named);
+        return Vec::new();
+    };
+    let cases: Vec<T> = serde_json::from_value(cases).unwrap_or_else(|error| panic!("{path}, {section}: {error}"));
+    if cases.is_empty() {
+        lacking(format_args!("{path}: {section} is empty"), named);
+    }
+    cases
+}
+
+/// Fails with `problem` unless vectors were `found`. A folder named by the environment may hold any part of the vectors,
+/// so that the problem is only reported there.
+pub fn require(found: bool, problem: Arguments<'_>) {
+    if !found {
+        lacking(problem, is_named());
+    }
+}
+
+fn lacking(problem: Arguments<'_>, named: bool) {
+    assert!(named, "{problem}");
+    skipped(problem);
+}
+
+/// Returns `true` if the environment names the folder of golden vectors.
+fn is_named() -> bool {
+    std::env::var_os("WAYMARK_GOLDEN").is_some_and(|named| !named.is_empty())
 }
 
 /// Reads the files of a stem. Empty if there is no such file.
@@ -107,7 +136,7 @@ pub fn vectors<T: DeserializeOwned>(stem: &str) -> Vec<T> {
 /// Returns the fields whose names are `prefix` and a parameter, by that parameter.
 pub fn by_parameter<'a>(fields: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a Value)> {
     let found: Vec<_> = fields.iter().filter_map(|(name, value)| Some((name.strip_prefix(prefix)?, value))).collect();
-    assert!(!found.is_empty(), "no field is called {prefix}…: {fields:?}");
+    require(!found.is_empty(), format_args!("no field is called {prefix}…: {fields:?}"));
     found
 }
 
@@ -115,7 +144,7 @@ pub fn by_parameter<'a>(fields: &'a Map<String, Value>, prefix: &str) -> Vec<(&'
 pub fn unread() -> Vec<PathBuf> {
     let mut paths = folder("WAYMARK_GOLDEN", "golden").map_or_else(Vec::new, |folder| listed(&folder));
     paths.retain(|path| stem_of(path).is_none());
-    if std::env::var_os("WAYMARK_GOLDEN").is_some() {
+    if is_named() {
         paths.drain(..).for_each(|path| skipped(format_args!("{} is read by no test", path.display())));
     }
     paths
@@ -174,6 +203,28 @@ mod tests {
     fn a_relative_folder_is_the_same_for_every_crate() {
         let demo = find(Some(OsStr::new("demo")), "golden").unwrap().unwrap();
         assert!(demo.join("corpus.jsonl").is_file(), "{}", demo.display());
+    }
+
+    #[test]
+    fn a_named_folder_may_lack_cases() {
+        let path = Path::new("hippo_text_utils.json");
+        for cases in [None, Some(Value::Array(Vec::new()))] {
+            let found: Vec<Value> = parsed_cases(path, "filter_invalid_triples", cases, true);
+            assert!(found.is_empty(), "{found:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "has no section filter_invalid_triples")]
+    fn a_default_folder_lacks_no_section() {
+        let _: Vec<Value> = parsed_cases(Path::new("hippo_text_utils.json"), "filter_invalid_triples", None, false);
+    }
+
+    #[test]
+    #[should_panic(expected = "filter_invalid_triples is empty")]
+    fn a_default_folder_has_cases_in_every_section() {
+        let none = Some(Value::Array(Vec::new()));
+        let _: Vec<Value> = parsed_cases(Path::new("hippo_text_utils.json"), "filter_invalid_triples", none, false);
     }
 
     #[test]

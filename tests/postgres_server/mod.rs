@@ -23,7 +23,8 @@ impl Postgres {
         let server = Postgres { url, dir, programs };
         server.run("initdb", "-A trust -U postgres --no-sync");
         let socket = server.dir.path().display();
-        server.run("pg_ctl", &format!("-w -l {socket}/log -o \"-c listen_addresses='' -k {socket}\" start"));
+        let flags = format!("-c listen_addresses='' -c fsync=off -k {socket}");
+        server.run("pg_ctl", &format!("-w -t 300 -l {socket}/log -o \"{flags}\" start"));
         server
     }
 

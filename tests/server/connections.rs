@@ -3,20 +3,21 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
-use crate::RunningServer;
+use crate::{PATIENCE, RunningServer};
 
 /// Limit of open files of the server, which most systems give a process by default.
 const FILES: usize = 1024;
 
-/// Starts a server that may open [`FILES`] files, and raises the limit of the test itself above that.
+/// Starts a server that may open [`FILES`] files, and raises the limit of the test itself above that. Its connections
+/// make no room for others within the time of a probe.
 fn limited_server() -> RunningServer {
     assert!(rlimit::increase_nofile_limit(4096).unwrap() >= 4096, "the test itself may open too few files");
     let program = env!("CARGO_BIN_EXE_waymark");
     let script = format!("ulimit -n {FILES} && exec \"$0\" \"$@\"");
     RunningServer::start_command("sh", |command| {
-        command.args(["-c", &script, program, "serve", "--mock", "--port", "0"]).stderr(Stdio::null())
+        let serve = ["serve", "--mock", "--port", "0", "--header-seconds", "600"];
+        command.args(["-c", &script, program]).args(serve).stderr(Stdio::null())
     })
 }
 
@@ -31,7 +32,7 @@ fn open(server: &RunningServer, beginning: &str) -> TcpStream {
 /// Sends a probe and returns the beginning of its response.
 fn probe(server: &RunningServer, path: &str) -> String {
     let mut socket = open(server, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut response = [0; 12];
     let read = socket.read_exact(&mut response);
     format!("{} {:?}", String::from_utf8_lossy(&response), read.err())
@@ -39,10 +40,8 @@ fn probe(server: &RunningServer, path: &str) -> String {
 
 fn check_probes(server: &RunningServer) {
     for path in ["/health", "/ready"].repeat(5) {
-        let begun = Instant::now();
         let response = probe(server, path);
         assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
-        assert!(begun.elapsed() < Duration::from_secs(2), "{path} took {:?}", begun.elapsed());
     }
 }
 

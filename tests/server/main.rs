@@ -12,6 +12,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// Time that a test gives to anything it waits for: enough for a busy machine with a slow disk.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A running `waymark serve --mock`, killed on drop.
 struct RunningServer {
     child: Child,
@@ -84,7 +87,7 @@ impl Drop for RunningServer {
 
 fn end_of(child: &mut Child) -> ExitStatus {
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(20) {
+    while begun.elapsed() < PATIENCE {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
@@ -101,13 +104,11 @@ fn new_key(name: &str, file: &str) -> String {
 }
 
 fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..500 {
-        if condition() {
-            return;
-        }
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "it never came about that {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("it never came about that {what}");
 }
 
 #[test]
@@ -134,17 +135,16 @@ fn the_deadline_ends_a_busy_one_with_success_as_well() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let mut program = RunningServer::start(&["--drain-seconds", "60"]);
+    // Both much longer than the test waits for the end.
+    let mut program = RunningServer::start(&["--drain-seconds", "600", "--body-seconds", "600"]);
     let busy = program.occupy();
     until("a request runs", || program.get("/metrics").contains("waymark_http_in_flight 2"));
     program.terminate();
     // A second signal counts as one only after the first was handled.
     until("it drains", || program.get("/ready").starts_with("HTTP/1.1 503"));
-    let begun = Instant::now();
     program.terminate();
     // 128 and the number of SIGTERM, as shells report it.
     assert_eq!(program.wait().code(), Some(143));
-    assert!(begun.elapsed() < Duration::from_secs(5));
     drop(busy);
 }
 
@@ -323,11 +323,9 @@ fn signal(child: &Child, name: &str) {
 fn a_signal_ends_it_while_it_still_fetches_its_weights() {
     let dir = tempfile::tempdir().unwrap();
     let (mut child, fetcher) = fetching(dir.path(), &[]);
-    let begun = Instant::now();
+    // The download would go on for ten minutes.
     signal(&child, "-TERM");
-    let status = end_of(&mut child);
-    assert_eq!(status.code(), Some(0));
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert_eq!(end_of(&mut child).code(), Some(0));
     // Signal 0 only asks if the process exists.
     until("what it started has ended as well", || {
         !Command::new("kill").args(["-0", &fetcher]).stderr(Stdio::null()).status().unwrap().success()

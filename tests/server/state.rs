@@ -41,21 +41,25 @@ struct Acknowledged {
     response: Option<Value>,
 }
 
-/// Begins conversations and asks in them until the server is gone.
-fn ask_until_killed(address: &str) -> Vec<Acknowledged> {
-    let mut seen = Vec::new();
-    while let Some((status, made)) = send(address, "POST", "/v1/conversations", &json!({})) {
-        assert_eq!(status, 200, "{made}");
-        let conversation = made["id"].as_str().unwrap().to_owned();
-        let question = json!({"model": "plain", "input": "Who?", "conversation": conversation});
-        let answer = send(address, "POST", "/v1/responses", &question);
-        let response = answer.map(|(status, response)| {
-            assert_eq!(status, 200, "{response}");
-            response
-        });
-        seen.push(Acknowledged { conversation, response });
-    }
-    seen
+/// Begins a conversation and asks in it. `None` if the server is gone.
+fn ask(address: &str) -> Option<Acknowledged> {
+    let (status, made) = send(address, "POST", "/v1/conversations", &json!({}))?;
+    assert_eq!(status, 200, "{made}");
+    let conversation = made["id"].as_str().unwrap().to_owned();
+    let question = json!({"model": "plain", "input": "Who?", "conversation": conversation});
+    let answer = send(address, "POST", "/v1/responses", &question);
+    let response = answer.map(|(status, response)| {
+        assert_eq!(status, 200, "{response}");
+        response
+    });
+    Some(Acknowledged { conversation, response })
+}
+
+/// Returns the time of one conversation, which depends on the disk.
+fn time_to_ask(address: &str) -> Duration {
+    let begun = Instant::now();
+    assert!(ask(address).is_some_and(|seen| seen.response.is_some()));
+    begun.elapsed()
 }
 
 /// Checks that everything acknowledged is there, and that no turn is half there.
@@ -82,13 +86,14 @@ fn a_killed_server_loses_nothing_that_it_acknowledged() {
     let mut random = ChaCha8Rng::seed_from_u64(7);
     let mut all = Vec::new();
     let mut last = Vec::new();
+    let longest = (4 * time_to_ask(&start(dir.path()).address)).max(Duration::from_millis(300));
     for _ in 0..KILLS {
         let mut server = start(dir.path());
         check(&server.address, &last);
         all.append(&mut last);
-        let wait = Duration::from_millis(random.random_range(1..300));
+        let wait = longest.mul_f64(random.random());
         let address = server.address.clone();
-        let asking = std::thread::spawn(move || ask_until_killed(&address));
+        let asking = std::thread::spawn(move || std::iter::from_fn(|| ask(&address)).collect::<Vec<_>>());
         std::thread::sleep(wait);
         // SIGKILL: nothing is flushed, closed or finished.
         server.child.kill().unwrap();

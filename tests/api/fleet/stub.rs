@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use waymark_engine::mock::Random;
@@ -69,6 +69,8 @@ pub struct Stub {
     pub address: SocketAddr,
     pub state: Arc<StubState>,
     serving: Option<JoinHandle<()>>,
+    /// Keeps the port of a killed stub, so that no other test gets it.
+    port: Option<TcpSocket>,
     /// `None` speaks plain HTTP.
     tls: Option<TlsAcceptor>,
 }
@@ -91,7 +93,7 @@ impl Stub {
             generates,
             streams: AtomicUsize::new(0),
         });
-        let mut stub = Stub { address: ([127, 0, 0, 1], 0).into(), state, serving: None, tls: None };
+        let mut stub = Stub { address: ([127, 0, 0, 1], 0).into(), state, serving: None, port: None, tls: None };
         stub.serve().await;
         stub
     }
@@ -130,6 +132,10 @@ impl Stub {
         if let Some(serving) = self.serving.take() {
             serving.abort();
             let _ = serving.await;
+            let port = TcpSocket::new_v4().unwrap();
+            port.set_reuseaddr(true).unwrap();
+            port.bind(self.address).unwrap();
+            self.port = Some(port);
         }
         self.state.adapters.lock().unwrap().clear();
         // Clients notice that their idle connections are closed.
@@ -138,7 +144,10 @@ impl Stub {
 
     /// Starts the stub, on its earlier port if it had one.
     pub async fn serve(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
+        let listener = match self.port.take() {
+            Some(port) => port.listen(1024).unwrap(),
+            None => TcpListener::bind(self.address).await.unwrap(),
+        };
         self.address = listener.local_addr().unwrap();
         let mut router = Router::new()
             .route("/v1/models", get(models))

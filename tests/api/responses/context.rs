@@ -38,6 +38,14 @@ async fn tokens_are_counted_as_a_response_counts_them() {
         let (refused, counted) = count(&server, &body).await;
         assert_eq!((refused, &counted["error"]["param"]), (status, &json!(param)), "{counted}");
     }
+    for field in ["generate_summary", "summary"] {
+        let (status, counted) = count(&server, &ask(json!({"reasoning": {field: "auto"}}))).await;
+        let error = &counted["error"];
+        let param = format!("reasoning.{field}");
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{counted}");
+        assert_eq!(error["code"], "unsupported_parameter", "{counted}");
+        assert_eq!(count(&server, &ask(json!({"reasoning": {field: null}}))).await.0, 200, "{field}");
+    }
     server.quiet().await;
 }
 

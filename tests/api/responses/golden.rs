@@ -116,7 +116,7 @@ async fn incomplete_by_length() {
 #[tokio::test]
 async fn failed_in_the_middle() {
     // Slow enough for the stream to have begun before the fault.
-    let backend = says("abcdefgh").with_time(Duration::from_millis(5), Duration::ZERO);
+    let backend = says("abcdefgh").with_time(Duration::from_millis(150), Duration::ZERO);
     backend.faults().nan_on(crate::harness::tokenizer().id("d").unwrap_or(u32::from(b'd')));
     let server = TestServer::new(backend).await;
     let stream = streamed(&server, &ask(json!({"stream": true}))).await;

@@ -25,7 +25,7 @@ added = client.vector_stores.files.create_and_poll(
 )
 assert added.status == "completed", added
 assert added.chunking_strategy.static.max_chunk_size_tokens == 200, added
-for _ in range(100):
+for _ in range(1200):
     store = client.vector_stores.retrieve(store.id)
     if store.status == "completed":
         break
