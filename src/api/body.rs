@@ -134,8 +134,8 @@ pub(crate) fn shaped<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| refusal(&error.path().to_string(), error.inner()))
 }
 
-/// Refuses JSON whose arrays and objects are nested deeper than [`MAX_DEPTH`], also within strings that the parser would
-/// take for JSON.
+/// Refuses JSON whose arrays and objects are nested deeper than [`MAX_DEPTH`], also within strings that the parser
+/// would take for JSON.
 ///
 /// # Errors
 /// The reason, as the rest of a sentence about the text.

@@ -128,7 +128,7 @@ error_table! {
     RequestTimeout: REQUEST_TIMEOUT, "invalid_request_error", "request_timeout", retry: true;
     /// The body is larger than the limit.
     RequestTooLarge: PAYLOAD_TOO_LARGE, "invalid_request_error", "request_too_large", retry: false;
-    /// The body is not declared as JSON.
+    /// The body is not declared as JSON, or is compressed.
     UnsupportedMediaType: UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", "unsupported_media_type", retry: false;
     /// Too many requests are waiting already.
     QueueFull: SERVICE_UNAVAILABLE, "server_error", "queue_full", retry: true;
@@ -282,7 +282,7 @@ pub(super) enum Refusals {
     /// The body is too large.
     #[response(status = 413)]
     TooLarge(ErrorBody),
-    /// The body is not declared as JSON.
+    /// The body is not declared as JSON, or is compressed.
     #[response(status = 415)]
     MediaType(ErrorBody),
     /// The server failed while working on the request.

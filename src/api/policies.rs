@@ -100,8 +100,10 @@ pub(crate) async fn load(
     State(state): State<AppState>,
     JsonBody(request): JsonBody<LoadRequest>,
 ) -> Result<Response, ApiError> {
+    let running = state.drain.enter();
     // A policy that is served is recorded as well, even if the client leaves.
     let loaded = run_to_end(async move {
+        let _running = running;
         let engine = &state.runtime.engine;
         let base = &state.base;
         store(&state)?.load(&request.directory, &state.records, &state.policies, engine, base).await
@@ -130,7 +132,11 @@ pub(crate) async fn unload(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()))?;
-    let unloaded = run_to_end(async move { store(&state)?.unload(&name, &state.records, &state.policies).await });
+    let running = state.drain.enter();
+    let unloaded = run_to_end(async move {
+        let _running = running;
+        store(&state)?.unload(&name, &state.records, &state.policies).await
+    });
     let served = unloaded.await?;
     Ok(axum::Json(PolicyChange { object: "policies.unload", policy: served.as_ref().into(), replaced: false }))
 }

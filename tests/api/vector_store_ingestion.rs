@@ -371,7 +371,7 @@ async fn a_key_leaves_room_for_the_texts_of_others() {
     let server = server_with_keys(folder.path(), &Arc::default(), limits, keys).await;
     let greedy = Client { server: &server, key: Some(secrets[0].reveal()) };
     let other = Client { server: &server, key: Some(secrets[1].reveal()) };
-    let text = "word ".repeat(160);
+    let text = "word ".repeat(176);
     let files = [greedy.upload("a.txt", &text).await, greedy.upload("b.txt", &text).await];
     let half = greedy.store(json!({"file_ids": files})).await;
     assert_eq!(greedy.indexed(&half).await["file_counts"]["completed"], 2);

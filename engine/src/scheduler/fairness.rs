@@ -360,7 +360,8 @@ fn a_newcomer_is_not_starved_by_sessions_that_return_for_ever() {
         // More than the batch has places, so that some of them wait for every place that becomes free.
         let agents: Vec<_> = (0..70).map(|agent| world.submit(agent % tenants, 32, 1)).collect();
         world.run_until(|world| agents.iter().all(|agent| world.finished(*agent)));
-        let newcomer = world.submit(70 % tenants, 32, 4);
+        // No longer than what the others compute: of a tenant's prompts, the shortest go first.
+        let newcomer = world.submit(70 % tenants, 1, 4);
         for _ in 0..100 {
             for agent in &agents {
                 world.harness.apply(Operation::Extend { session: *agent, tokens: 1, max_tokens: 1 });

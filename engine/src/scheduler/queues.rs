@@ -266,7 +266,8 @@ impl Queues {
         self.tenants.charge(session.entry.tenant, tokens, session.entry.priority);
     }
 
-    /// Begins a round of admissions, in which every waiting session is a candidate once.
+    /// Begins a round of admissions, in which every waiting session is a candidate once. A newcomer that goes first and
+    /// is not admitted may be one again at its place in the queue of its tenant.
     pub(super) fn begin_admissions(&mut self) {
         self.candidates.clear();
         self.is_newcomer_due = self.returned >= RETURNS_IN_A_ROW;

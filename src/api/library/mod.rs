@@ -7,7 +7,7 @@
 mod committer;
 mod queue;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::{OwnedMutexGuard, watch};
@@ -55,8 +55,8 @@ pub struct Library {
     pending: Option<Arc<PendingChanges>>,
     /// Changes that an earlier process accepted, until they are resumed.
     left: Mutex<Vec<(PendingFile, PendingChange)>>,
-    /// If `true`, the index is being removed and takes no more changes. Locked while a change is queued.
-    closed: Mutex<bool>,
+    /// If `true`, the index is being removed and takes no more changes. Locked while a change is accepted or queued.
+    closed: RwLock<bool>,
 }
 
 /// Progress of a change.
@@ -122,7 +122,7 @@ impl Library {
             meter: CommitMeter::default(),
             pending: None,
             left: Mutex::default(),
-            closed: Mutex::default(),
+            closed: RwLock::default(),
         }
     }
 
@@ -180,9 +180,9 @@ impl Library {
     /// Refuses further changes from now on, so that the index can be removed. Returns `false`, and refuses none, if a
     /// change was accepted or is queued. Call it while commits are held back.
     pub(crate) fn close(&self) -> bool {
+        let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
         // Includes the changes that this process has left to the next one.
         let accepted = PendingChanges::open(self.live.dir()).map(|(_, accepted)| accepted);
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = self.queue.is_empty() && accepted.is_ok_and(|accepted| accepted.is_empty());
         *closed = is_idle;
         is_idle
@@ -192,8 +192,8 @@ impl Library {
     ///
     /// # Errors
     /// 400 if the library is closed.
-    fn keep_open(&self) -> Result<MutexGuard<'_, bool>, ApiError> {
-        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+    fn keep_open(&self) -> Result<RwLockReadGuard<'_, bool>, ApiError> {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
         if *closed {
             let message = "the vector store has no documents any more: its index was removed with its last file";
             return Err(ApiError::invalid("index", message));
@@ -230,8 +230,8 @@ impl Library {
             return Err(read_only());
         }
         change.changes.check().map_err(|error| refusal(&error))?;
-        // Checked before the change is written, which would create the folder of the index again.
-        drop(self.keep_open()?);
+        // Held until the change is written, which would create the folder of a removed index again.
+        let _open = self.keep_open()?;
         let pending = self.pending.as_ref();
         let pending =
             pending.ok_or_else(|| unwritable("accepted changes cannot be stored: send `wait: true`".into()))?;

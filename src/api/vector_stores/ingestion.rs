@@ -328,7 +328,7 @@ pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str)
     // Before the commit, so that the next start finishes a removal that the end of the process interrupts.
     let Some(file) = mark_removal(store, id, true).await? else { return Ok(false) };
     if let Err(error) = remove_chunks(state, store, id, file.chunks).await {
-        // If this fails as well, the next start removes the file.
+        // If this cannot be written, the next start removes the file.
         let _ = mark_removal(store, id, false).await;
         return Err(error);
     }

@@ -292,15 +292,20 @@ impl VectorStore {
         Ok(())
     }
 
-    /// Marks a file as being removed, or takes the mark back. Returns its record. `None` if there is no such file.
+    /// Marks a file as being removed, or takes the mark back. Returns its record. `None` if there is no such file. A
+    /// mark that cannot be written is logged, and known only to this process.
     ///
     /// # Errors
-    /// If the store was deleted or the record cannot be written.
+    /// If the store was deleted.
     pub(super) fn mark_removal(&self, id: &str, removing: bool) -> io::Result<Option<AttachedFile>> {
         let saving = self.begin_saving()?;
         let Some(file) = self.file(id) else { return Ok(None) };
         let file = AttachedFile { removing, ..file };
-        self.write_file(&saving, id, file.clone())?;
+        // A full disk must not keep files from being removed.
+        if let Err(error) = self.write_file(&saving, id, file.clone()) {
+            tracing::warn!(store = self.id, file = id, %error, "cannot write the record of a file");
+            self.lock_files().insert(id.to_owned(), file.clone());
+        }
         Ok(Some(file))
     }
 
