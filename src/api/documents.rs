@@ -18,7 +18,7 @@ use super::commits::{self, CommitStatus};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::indexes::IndexedState;
 use super::library::Library;
-use super::page::{PAGE, limit};
+use super::pagination::{PAGE, limit};
 use super::state::AppState;
 
 /// Size in bytes after which a page is closed.

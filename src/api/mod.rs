@@ -12,7 +12,7 @@
 //! | `mcp` | `/mcp`, the Model Context Protocol: `search` and `ask` as tools |
 //! | `vector_stores`, `files`, `json_file` | vector stores of clients, their files, and the records of both on disk |
 //! | `search`, `embeddings`, `rerank`, `models`, `health`, `openapi` | the other routes |
-//! | `page` | pages of lists |
+//! | `pagination` | pages of lists |
 //! | `indexes` | several indexes, and the choice between them |
 //! | `documents`, `library` | documents of the index, and the queue of changes to them |
 //! | `commits`, `snapshots` | background changes, and earlier snapshots |
@@ -24,7 +24,6 @@
 //! | `conversations` | `/v1/conversations`, conversations that responses continue |
 //! | `records` | records of requests in the [store](crate::store) |
 //! | `rollouts` | `/v1/rollouts`, trajectories with masks and rewards for trainers that run elsewhere |
-//! | `absence` | error messages for unknown IDs |
 //! | `trainers` | retrieval interfaces of the reference systems' trainers |
 //! | `sampling_params`, `rag`, `vllm_options` | options of requests for sampling and for searching, and those of vLLM |
 //! | `episodes`, `usage` | starting episodes, and counting their tokens |
@@ -42,7 +41,6 @@
 //! | `debug`, `load` | current state of the server and its load in numbers, for its operator |
 //! | `state` | state shared by all handlers |
 
-mod absence;
 pub mod agent;
 mod answer_calls;
 pub mod api_keys;
@@ -88,7 +86,7 @@ mod metrics;
 pub mod models;
 mod observe;
 mod openapi;
-pub mod page;
+pub mod pagination;
 mod playground;
 pub mod policies;
 mod policy_registry;
@@ -108,6 +106,7 @@ pub mod tokenize;
 mod traceparent;
 pub mod traces;
 pub mod trainers;
+mod unknown_id;
 pub mod usage;
 pub mod vector_stores;
 pub mod vllm_options;

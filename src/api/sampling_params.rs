@@ -16,7 +16,7 @@ const MAX_CHOICES: u32 = 16;
 const MAX_ALTERNATIVES: u32 = 20;
 
 /// Maximum number of stop strings, as in OpenAI's interface.
-const MAX_STOPS: usize = 4;
+pub(crate) const MAX_STOPS: usize = 4;
 
 /// Maximum number of characters of an end user's name that are logged.
 const SHOWN: usize = 64;
@@ -71,18 +71,18 @@ impl RequestSampling<'_> {
     }
 }
 
-/// Returns the stop strings.
-pub(crate) fn stops(stop: Option<StopStrings>) -> Result<Vec<String>, ApiError> {
+/// Returns the stop strings, of which the request may hold `most`. `param` is their path in the request.
+pub(crate) fn stops(param: &str, stop: Option<StopStrings>, most: usize) -> Result<Vec<String>, ApiError> {
     let stops = match stop {
         None => return Ok(Vec::new()),
         Some(StopStrings::One(stop)) => vec![stop],
         Some(StopStrings::Many(stops)) => stops,
     };
-    if stops.len() > MAX_STOPS {
-        return Err(ApiError::invalid("stop", format!("`stop` holds {} strings, {MAX_STOPS} at most", stops.len())));
+    if stops.len() > most {
+        return Err(ApiError::invalid(param, format!("`{param}` holds {} strings, {most} at most", stops.len())));
     }
     if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid("stop", "a stop string must not be empty"));
+        return Err(ApiError::invalid(param, "a stop string must not be empty"));
     }
     Ok(stops)
 }

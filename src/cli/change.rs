@@ -9,7 +9,7 @@ use anyhow::Context;
 use waymark_index::{Changes, CommitOptions, CommitReport, Contents, GraphInfo, Manifest, commit, snapshots};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, cores, local_index};
+use waymark_runtime::config::{EmbedderArgs, local_index, or_cores};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::printable;
 
@@ -164,7 +164,7 @@ impl RemoveArgs {
 
 impl IndexTarget {
     fn threads(&self) -> usize {
-        if self.threads == 0 { cores() } else { self.threads }
+        or_cores(self.threads)
     }
 
     fn embedder(&self) -> anyhow::Result<Arc<Embedding>> {

@@ -11,7 +11,7 @@ use waymark_index::{
     UnreadScript, build,
 };
 use waymark_models::kernel::Team;
-use waymark_runtime::config::{EmbedderArgs, LogFormat, cores, local_index};
+use waymark_runtime::config::{EmbedderArgs, LogFormat, local_index, or_cores};
 use waymark_runtime::{assembly, logging, progress};
 
 use super::corpus::{self, CorpusArgs};
@@ -136,7 +136,7 @@ impl BuildArgs {
         let corpus = self.corpus.open(Some(&triples))?;
         let embedder = self.embedder.resolve()?;
         let began = Instant::now();
-        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let threads = or_cores(self.threads);
         let embedder = Arc::new(assembly::embedder(&embedder, self.cache, Arc::new(Team::new(threads)))?);
         let corpus = self.corpus.measure(corpus, &embedder)?;
         let Prompts { query, document } = embedder.prompts();

@@ -1,18 +1,15 @@
 //! `waymark mcp`: the Model Context Protocol over standard input and output, for hosts that start their servers.
 
 use std::io::{self, BufRead, Read, Write};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinSet, spawn_blocking};
-use waymark_runtime::environment::variable;
 
-use super::client::{self, Client};
-use super::health::local_url;
-use crate::config::TypedKey;
+use super::client::Client;
+use super::server_args::ServerArgs;
 
 /// Maximum length of a message in bytes.
 const MAX_LINE: u64 = 16 << 20;
@@ -42,26 +39,13 @@ In the configuration of a host:
   {\"mcpServers\": {\"waymark\": {
     \"command\": \"waymark\", \"args\": [\"mcp\", \"--url\", \"http://127.0.0.1:8080\"]}}}")]
 pub(crate) struct Args {
-    /// URL of the server.
-    #[arg(long, env = "WAYMARK_URL", value_name = "URL", value_parser = client::server_url)]
-    url: Option<String>,
-
-    /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
-    #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-
-    /// API key of the server.
-    #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
-    api_key: Option<TypedKey>,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let url = self.url.clone().map_or_else(|| local_url(variable), Ok)?;
-        let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
-        // A certificate seldom names this machine's own address; a key is sent only to a server that was named.
-        let client = if self.url.is_some() { Client::new(&url).with_key(key) } else { Client::local(&url) };
-        let client = client.trusting(self.ca.as_deref())?;
+        let (_, client) = self.server.client()?;
         relay(client).await
     }
 }

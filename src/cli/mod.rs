@@ -31,6 +31,7 @@ mod publish;
 mod pull;
 mod search;
 mod serve;
+mod server_args;
 mod snapshots;
 mod start;
 mod state_store;

@@ -1,17 +1,14 @@
 //! `waymark status`: what a running server serves, and how busy it is.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
 use waymark_runtime::PrintableWriter;
-use waymark_runtime::environment::variable;
 
-use super::client::{self, Client};
-use super::health::local_url;
-use crate::config::TypedKey;
+use super::client::Client;
+use super::server_args::ServerArgs;
 
 /// Timeout of the readiness check.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,17 +26,8 @@ Examples:
   waymark status
   waymark status --url https://host:8080 --json | jq .load.sessions")]
 pub(crate) struct Args {
-    /// URL of the server.
-    #[arg(long, env = "WAYMARK_URL", value_name = "URL", value_parser = client::server_url)]
-    url: Option<String>,
-
-    /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
-    #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-
-    /// API key of the server.
-    #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
-    api_key: Option<TypedKey>,
+    #[command(flatten)]
+    server: ServerArgs,
 
     /// Print JSON: the answers of `/v1/models` and `/debug/load`.
     #[arg(long)]
@@ -48,11 +36,7 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let url = self.url.clone().map_or_else(|| local_url(variable), Ok)?;
-        let key = self.api_key.as_ref().map(TypedKey::secret).transpose()?;
-        // A certificate seldom names this machine's own address; a key is sent only to a server that was named.
-        let client = if self.url.is_some() { Client::new(&url).with_key(key) } else { Client::local(&url) };
-        let client = client.trusting(self.ca.as_deref())?;
+        let (url, client) = self.server.client()?;
         // Asked first, so that a missing server gives one error instead of several.
         client.text("/health").await?;
         let ready = client.ready(READY_TIMEOUT).await;
@@ -75,7 +59,7 @@ impl Args {
                 Ok(()) => writeln!(out, "{url} is ready")?,
                 Err(reason) => writeln!(out, "{url} is not ready: {reason:#}")?,
             }
-            if self.url.is_none() && self.api_key.is_some() {
+            if self.server.keeps_key() {
                 writeln!(out, "{:NAME$}not sent, because --url names no server", "key")?;
             }
             for (name, value) in lines(models, load) {

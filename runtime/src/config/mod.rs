@@ -107,7 +107,8 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn or_cores(threads: usize) -> usize {
+/// Returns `threads`, or the number of cores for 0.
+pub fn or_cores(threads: usize) -> usize {
     if threads == 0 { cores() } else { threads }
 }
 

@@ -21,7 +21,7 @@ use super::eval_run::{EvalRun, QuestionFile};
 use super::report_file::ReportFile;
 use super::{EvaluationPlan, EvaluationReport, Question, csv, plot};
 use crate::assembly;
-use crate::config::{Device, DeviceConfig, EmbedderArgs, ModelConfig, Size, base_model, cores, local_index};
+use crate::config::{Device, DeviceConfig, EmbedderArgs, ModelConfig, Size, base_model, local_index, or_cores};
 use crate::environment::key_in;
 use crate::remote::ChatEndpoint;
 use crate::trusted_roots::TrustedRoots;
@@ -274,7 +274,7 @@ impl PolicyArgs {
     }
 
     fn threads(&self) -> usize {
-        if self.threads == 0 { cores() } else { self.threads }
+        or_cores(self.threads)
     }
 
     /// Starts the engine over `weights`, without an index.

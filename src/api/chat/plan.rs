@@ -62,7 +62,7 @@ impl ChatPlan {
             logprobs,
             ..EpisodeOptions::default()
         };
-        options.stop = sampling_params::stops(request.stop)?;
+        options.stop = sampling_params::stops("stop", request.stop, sampling_params::MAX_STOPS)?;
         let fields = FormFields {
             structured_outputs: request.structured_outputs,
             guided_json: request.guided_json,

@@ -60,7 +60,7 @@ impl CompletionPlan {
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
             seed: episodes::seed(request.seed),
             max_tokens: sampling_params::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
-            stop: sampling_params::stops(request.stop)?,
+            stop: sampling_params::stops("stop", request.stop, sampling_params::MAX_STOPS)?,
             logprobs,
             store: request.store,
             priority: request.priority.map(Priority::from),

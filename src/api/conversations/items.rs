@@ -11,7 +11,7 @@ use super::{READ_AT_ONCE, absent, find, key, known};
 use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
-use crate::api::page::{CursorQuery, ItemList};
+use crate::api::pagination::{CursorQuery, ItemList};
 use crate::api::state::AppState;
 use crate::store::{RecordKey, RecordKind, RecordRange};
 

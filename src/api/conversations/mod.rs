@@ -18,7 +18,6 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use self::record::{ConversationObject, ConversationRecord, checked_items};
-use super::absence;
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
@@ -26,6 +25,7 @@ use super::responses::chat_history::ChatHistory;
 use super::responses::parsed_item::ParsedItem;
 use super::responses::plan_metadata;
 use super::state::{AppState, now};
+use super::unknown_id;
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 
 /// Maximum number of items that a response reads from its conversation.
@@ -215,6 +215,6 @@ fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
 }
 
 fn absent(id: &str) -> ApiError {
-    let reason = absence::explain("conversation", id, "`--state`, `--state-count`, `--state-bytes`, `--state-days`");
+    let reason = unknown_id::message("conversation", id, "`--state`, `--state-count`, `--state-bytes`, `--state-days`");
     ApiError::new(Code::ConversationNotFound, reason).with_param("id")
 }

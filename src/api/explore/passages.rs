@@ -13,7 +13,7 @@ use crate::api::blocking::run_blocking;
 use crate::api::documents::{absent, known};
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::indexes::IndexedState;
-use crate::api::page::{PAGE, limit};
+use crate::api::pagination::{PAGE, limit};
 
 /// Maximum number of triples to skip.
 const MAX_OFFSET: u32 = 1_000_000_000;

@@ -24,7 +24,7 @@ use self::upload::UploadForm;
 use super::auth::Caller;
 use super::blocking::{run_blocking, run_to_end};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::page::{CursorQuery, Page};
+use super::pagination::{CursorQuery, Page};
 use super::state::{AppState, now};
 use super::vector_stores;
 

@@ -11,7 +11,7 @@ use super::request::{GenerateParams, GenerateRequest};
 use crate::api::auth::Caller;
 use crate::api::episodes;
 use crate::api::error::{ApiError, Code};
-use crate::api::sampling_params::{self, RequestSampling, StopStrings};
+use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
 use crate::api::vllm_options::check_stop_tokens;
 
@@ -81,7 +81,7 @@ impl GeneratePlan {
         }
         let salt = salt(caller.salt, request.cache_salt.as_deref())?;
         let adapter = policy.as_ref().and_then(|policy| policy.adapter());
-        let stops = stops(params.stop.as_ref())?;
+        let stops = sampling_params::stops("sampling_params.stop", params.stop.clone(), MAX_STOPS)?;
         let lines = lines(params.stop_lines.as_deref().unwrap_or_default())?;
         let stop_tokens = params.stop_token_ids.clone().unwrap_or_default();
         let vocab = state.runtime.engine.spec().vocab;
@@ -195,23 +195,6 @@ fn nested(error: ApiError) -> ApiError {
     let Some(param) = error.param.clone() else { return error };
     let path = format!("sampling_params.{param}");
     error.renamed(&param, &path)
-}
-
-/// Returns the stop strings.
-fn stops(stop: Option<&StopStrings>) -> Result<Vec<String>, ApiError> {
-    let param = "sampling_params.stop";
-    let stops = match stop {
-        None => Vec::new(),
-        Some(StopStrings::One(stop)) => vec![stop.clone()],
-        Some(StopStrings::Many(stops)) => stops.clone(),
-    };
-    if stops.len() > MAX_STOPS {
-        return Err(ApiError::invalid(param, format!("`{param}` holds {} strings, {MAX_STOPS} at most", stops.len())));
-    }
-    if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid(param, "a stop string must not be empty"));
-    }
-    Ok(stops)
 }
 
 /// Checks the labels of stop lines.

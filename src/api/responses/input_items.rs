@@ -7,7 +7,7 @@ use super::id::ResponseId;
 use super::store::FoundResponse;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
-use crate::api::page::{CursorQuery, ItemList};
+use crate::api::pagination::{CursorQuery, ItemList};
 use crate::api::state::AppState;
 use crate::store::RecordOrder;
 

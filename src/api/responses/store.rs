@@ -14,12 +14,12 @@ use super::log::EventLog;
 use super::sealed::Seals;
 use super::show::Show;
 use super::stored::{Reader, StoredResponse};
-use crate::api::absence;
 use crate::api::auth::Caller;
 use crate::api::conversations::record::item_id;
 use crate::api::error::{ApiError, Code};
 use crate::api::records::{Records, Unwritten};
 use crate::api::traces::Traces;
+use crate::api::unknown_id;
 use crate::config::ResponseLimits;
 use crate::store::{RecordKey, RecordKind};
 
@@ -70,7 +70,7 @@ impl Responses {
     /// Returns the response `id`, if it belongs to the caller.
     pub(super) async fn get(&self, id: &str, caller: &Caller) -> Result<FoundResponse, ApiError> {
         let absent = || {
-            let reason = absence::explain("response", id, "`--kept-responses`, `--response-bytes`");
+            let reason = unknown_id::message("response", id, "`--kept-responses`, `--response-bytes`");
             ApiError::new(Code::ResponseNotFound, reason)
         };
         // Running responses come first: a response that ends meanwhile is stored before it is unregistered.

@@ -20,11 +20,11 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::absence;
 use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
-use super::page;
+use super::pagination;
 use super::state::AppState;
+use super::unknown_id;
 use store::FoundTrace;
 use trace::{Trace, TraceSummary};
 
@@ -130,7 +130,7 @@ async fn find(
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     // A trace of another key is reported as unknown, so that its existence is not revealed.
     let found = state.traces.find(&id, caller).await?;
-    found.ok_or_else(|| absent(absence::explain("trace", &id, "`--trace-count`, `--trace-bytes`")))
+    found.ok_or_else(|| absent(unknown_id::message("trace", &id, "`--trace-count`, `--trace-bytes`")))
 }
 
 /// Returns the trace with this ID, if it is in memory, belongs to the caller, and was not deleted by another server.
@@ -159,12 +159,12 @@ async fn find_recent(
 }
 
 fn limit(query: &str) -> Result<usize, ApiError> {
-    let mut limit = page::PAGE;
+    let mut limit = pagination::PAGE;
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if name != "limit" {
             return Err(ApiError::unknown(&name));
         }
-        limit = page::limit(&value)?;
+        limit = pagination::limit(&value)?;
     }
     Ok(limit)
 }

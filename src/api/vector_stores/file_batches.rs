@@ -21,7 +21,7 @@ use crate::api::blocking::run_blocking;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::files::registry::unwritable;
-use crate::api::page::Page;
+use crate::api::pagination::Page;
 use crate::api::state::{AppState, now};
 
 /// Maximum number of files of a batch.

@@ -41,7 +41,7 @@ use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::files::registry::unwritable;
 use super::indexes;
-use super::page::{CursorQuery, Page};
+use super::pagination::{CursorQuery, Page};
 use super::responses::plan_metadata;
 use super::state::{AppState, now};
 

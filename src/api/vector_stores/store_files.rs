@@ -21,7 +21,7 @@ use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::fair_slots::FairSlot;
 use crate::api::files;
-use crate::api::page::{CursorQuery, Page};
+use crate::api::pagination::{CursorQuery, Page};
 use crate::api::search_results::{MAX_ATTRIBUTES, MAX_NAME_CHARS, MAX_TEXT_CHARS};
 use crate::api::state::{AppState, now};
 

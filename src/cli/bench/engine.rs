@@ -16,7 +16,7 @@ use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 use waymark_runtime::assembly;
-use waymark_runtime::config::cores;
+use waymark_runtime::config::or_cores;
 
 use super::llama;
 
@@ -118,7 +118,7 @@ impl Args {
             self.prompt > 0 && self.tokens > 1 && self.rounds > 0,
             "--prompt and --rounds must be at least 1, --tokens at least 2"
         );
-        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let threads = or_cores(self.threads);
         let (checkpoint, path) = assembly::checkpoint(&self.model, self.cache.clone())?;
         let arithmetic = self.arithmetic.unwrap_or_else(|| Arithmetic::suited_to(&checkpoint.weights));
         let kv = self.kv.unwrap_or(KvKind::suited_to(arithmetic));

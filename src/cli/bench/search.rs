@@ -13,7 +13,7 @@ use waymark_agent::{BlockingSearch, Search, SearchError, SearchLimits, Searcher}
 use waymark_index::{Evidence, Index, Mode, OpenOptions, Query, QueryAnnouncement};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index};
+use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index, or_cores};
 use waymark_runtime::evaluate::{Questions, SearchMethod};
 use waymark_runtime::query_embedder::QueryEmbedder;
 
@@ -147,7 +147,7 @@ impl Args {
     }
 
     fn searcher(&self) -> anyhow::Result<(Searcher, Vec<SearchMethod>)> {
-        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let threads = or_cores(self.threads);
         // As many threads as a server gives to the embedder.
         let team = Arc::new(Team::new(cores()));
         let embedder = assembly::embedder(&self.embedder.resolve_for(&self.index)?, self.cache.clone(), team)?;

@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use waymark_agent::metric::quantile;
 use waymark_index::{Index, IndexError, MAX_K, OpenOptions};
 use waymark_models::kernel::Team;
-use waymark_runtime::config::{EmbedderArgs, cores, local_index};
+use waymark_runtime::config::{EmbedderArgs, local_index, or_cores};
 use waymark_runtime::evaluate::{Questions, ReportFile, RetrievalQuestion, SearchMethod};
 use waymark_runtime::{assembly, progress};
 
@@ -71,7 +71,7 @@ impl Args {
         ensure!(self.k[0] > 0 && deepest <= MAX_K, "--k must be from 1 to {MAX_K}");
         // Opened first, so that a path that cannot be written fails before the measurement.
         let json = self.json.as_deref().map(ReportFile::open).transpose()?;
-        let threads = if self.threads == 0 { cores() } else { self.threads };
+        let threads = or_cores(self.threads);
         let questions = Questions::read(&self.questions)?;
         // Searches run in parallel, so one thread for each embedding is enough.
         let embedder =

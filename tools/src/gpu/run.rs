@@ -15,7 +15,7 @@ use waymark_models::decoder::Decoder;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{Device, cores};
+use waymark_runtime::config::{Device, or_cores};
 use waymark_runtime::evaluate::{Questions, SearchMethod as Mode};
 
 use super::agentic::{AgenticScript, SearchSource, TurnMode};
@@ -228,7 +228,7 @@ impl Args {
     }
 
     fn threads(&self) -> usize {
-        if self.threads == 0 { cores() } else { self.threads }
+        or_cores(self.threads)
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use waymark_models::kernel::Team;
-use waymark_runtime::config::cores;
+use waymark_runtime::config::or_cores;
 
 /// Options of the host machine. They do not change any result.
 #[derive(Debug, Clone, clap::Args)]
@@ -21,6 +21,6 @@ pub(super) struct HostArgs {
 impl HostArgs {
     /// Creates the thread pool.
     pub(super) fn team(&self) -> Arc<Team> {
-        Arc::new(Team::new(if self.threads == 0 { cores() } else { self.threads }))
+        Arc::new(Team::new(or_cores(self.threads)))
     }
 }

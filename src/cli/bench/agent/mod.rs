@@ -29,7 +29,7 @@ use waymark_index::{Embed, Index, OpenOptions};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index};
+use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index, or_cores};
 use waymark_runtime::evaluate::Questions;
 use waymark_runtime::query_embedder::QueryEmbedder;
 
@@ -153,7 +153,7 @@ impl Args {
     }
 
     fn threads(&self) -> usize {
-        if self.threads == 0 { cores() } else { self.threads }
+        or_cores(self.threads)
     }
 
     /// Opens the index as a server does, but without the cache of query vectors, where the second server would find the

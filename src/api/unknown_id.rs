@@ -1,14 +1,13 @@
 //! Error messages for unknown IDs. They tell IDs that existed once from IDs that never did.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use uuid::Uuid;
 
-/// Explains why no `what` is kept under `id`. `limits` names the flags that bound the number of kept entries. Only the
+use super::state::now;
+
+/// Returns the reason why no `what` is kept under `id`. `limits` names the flags that bound the number of kept entries. Only the
 /// form of the ID is examined, so that nothing is revealed about other keys.
-pub(super) fn explain(what: &str, id: &str, limits: &str) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    if was_given(id, now) {
+pub(super) fn message(what: &str, id: &str, limits: &str) -> String {
+    if was_given(id, now()) {
         format!("the {what} `{id}` is not kept any more: it was deleted, or newer ones took its place ({limits})")
     } else {
         format!("no {what} ever had the ID `{id}`: copy the ID from a response of this server")
@@ -34,12 +33,12 @@ mod tests {
         for id in
             [episodes::id("ep"), format!("{}-1", episodes::id("chatcmpl")), episodes::id("resp").replace('-', "_")]
         {
-            let reason = explain("trace", &id, "`--trace-count`");
+            let reason = message("trace", &id, "`--trace-count`");
             assert!(reason.contains("not kept any more") && reason.contains("--trace-count"), "{reason}");
         }
         for id in ["ep-1", "", "nonsense", "ep-00000000000000000000000000000000", "ep-ffffffffffffffffffffffffffffffff"]
         {
-            assert!(explain("trace", id, "").starts_with("no trace ever had the ID"), "{id}");
+            assert!(message("trace", id, "").starts_with("no trace ever had the ID"), "{id}");
         }
     }
 
