@@ -16,6 +16,7 @@ use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, LogFormat, RetrievalC
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::{assembly, logging, progress};
 
+use super::question_args::query_arithmetic;
 use crate::data::build_output::BuildOutput;
 use crate::data::build_stats::BuildStats;
 use crate::data::lesson_plan::LessonPlan;
@@ -184,6 +185,7 @@ impl Args {
         if let Some(most) = self.most {
             facts.insert("most".into(), Value::Integer(i64::try_from(most)?));
         }
+        facts.extend(query_arithmetic(&self.embedder).map(|(name, value)| (name.to_owned(), value)));
         let mut files = Table::new();
         for source in &recipe.sources {
             let given = [Some(&source.corpus), source.questions.as_ref(), source.triples.as_ref()];

@@ -108,17 +108,8 @@ impl QuestionArgs {
             ("indexes", Value::Array(index_facts)),
             ("questions", run_facts::hash_list(&run_facts::fingerprints(&self.questions)?)),
         ];
-        facts.extend(self.query_arithmetic());
+        facts.extend(query_arithmetic(&self.embedder));
         Ok((question_sets, facts))
-    }
-
-    /// Fact that the queries of searches are embedded in another arithmetic than `f32`, which changes what they find.
-    /// `None` for `f32`, so that runs started before this fact existed can resume.
-    fn query_arithmetic(&self) -> Option<(&'static str, Value)> {
-        match self.embedder.query_arithmetic.unwrap_or_default() {
-            QueryArithmetic::F32 => None,
-            QueryArithmetic::Int8 => Some(("query_arithmetic", "int8".into())),
-        }
     }
 
     /// Opens an index at its current snapshot, which later commits do not change.
@@ -159,6 +150,15 @@ pub(super) fn log_hops(question_sets: &[QuestionSet]) {
             single = all - several,
             "multi-hop and single-hop questions, as the reward counts them"
         );
+    }
+}
+
+/// Fact that the queries of searches are embedded in another arithmetic than `f32`, which changes what they find. `None`
+/// for `f32`, so that runs started before this fact existed can resume.
+pub(super) fn query_arithmetic(embedder: &EmbedderArgs) -> Option<(&'static str, Value)> {
+    match embedder.query_arithmetic.unwrap_or_default() {
+        QueryArithmetic::F32 => None,
+        QueryArithmetic::Int8 => Some(("query_arithmetic", "int8".into())),
     }
 }
 
