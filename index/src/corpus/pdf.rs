@@ -71,8 +71,7 @@ fn joined(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use lopdf::{EncryptionState, EncryptionVersion, Permissions};
-
+    use super::super::pdf_objects::tests::encrypted;
     use super::*;
 
     /// File of one page per text, with a cross-reference table.
@@ -137,25 +136,10 @@ mod tests {
 
     #[test]
     fn encrypted_files_are_read_unless_they_need_a_password() {
-        let encrypted = |user_password: &str| {
-            let mut document = Document::load_mem(&file(&["The Seine."])).unwrap();
-            let id = Object::string_literal("0123456789abcdef");
-            document.trailer.set("ID", Object::Array(vec![id.clone(), id]));
-            let state = EncryptionState::try_from(EncryptionVersion::V2 {
-                document: &document,
-                owner_password: "owner",
-                user_password,
-                key_length: 128,
-                permissions: Permissions::all(),
-            });
-            document.encrypt(&state.unwrap()).unwrap();
-            let mut out = Vec::new();
-            document.save_to(&mut out).unwrap();
-            out
-        };
-        let (title, found) = sections(&encrypted("")).ok().unwrap();
+        let document = || Document::load_mem(&file(&["The Seine."])).unwrap();
+        let (title, found) = sections(&encrypted(document(), "")).ok().unwrap();
         assert_eq!((title.as_str(), found[0].text.trim()), ("The Title", "The Seine."));
-        let locked = sections(&encrypted("secret"));
+        let locked = sections(&encrypted(document(), "secret"));
         assert!(matches!(locked, Err(ProseFault::Unsupported(message)) if message.contains("remove its password")));
     }
 

@@ -380,7 +380,7 @@ fn string_length(text: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use lopdf::{EncryptionVersion, Permissions, dictionary};
 
@@ -484,7 +484,7 @@ mod tests {
             let stream = Stream::new(fields, format!("{index}({text})").into_bytes());
             document.objects.insert((9, 0), Object::Stream(stream));
             document.max_id = 9;
-            let mut bytes = encrypted(document);
+            let mut bytes = encrypted(document, "");
             let name = bytes.windows(6).position(|window| window == b"AbjStm").unwrap();
             bytes[name] = b'O';
             match load(&bytes, MOST) {
@@ -499,14 +499,14 @@ mod tests {
         }
     }
 
-    /// Encrypts a document without a password for readers, and writes it.
-    fn encrypted(mut document: Document) -> Vec<u8> {
+    /// Encrypts a document with a password for readers, which may be empty, and writes it.
+    pub(in crate::corpus) fn encrypted(mut document: Document, user_password: &str) -> Vec<u8> {
         let id = Object::string_literal("0123456789abcdef");
         document.trailer.set("ID", Object::Array(vec![id.clone(), id]));
         let state = EncryptionState::try_from(EncryptionVersion::V2 {
             document: &document,
             owner_password: "owner",
-            user_password: "",
+            user_password,
             key_length: 128,
             permissions: Permissions::all(),
         });
