@@ -113,7 +113,7 @@ async fn a_slow_rule_holds_up_its_own_turn_alone() {
     assert_eq!(ids, free(50..90, 200));
     let ids = held.await.unwrap().unwrap();
     assert!(ids.len() == 8 && (0..).zip(&ids).all(|(at, id)| id % 3 == at % 3), "{ids:?}");
-    // Proves that the slow rule was late, so that the free turn had something to wait for.
+    // Proves that the slow rule was late, so the free turn had something to wait for.
     assert!(engine.counters().late_masks_total.get() > 0);
     assert_eq!(engine.counters().invariant_violations_total.get(), 0);
 }

@@ -39,7 +39,7 @@ fn alone(decoder: &mut Decoder, ids: &[u32], tokens: usize, adapter: Option<Adap
     let mut ids = ids.to_vec();
     let mut logits = Logits::new();
     let blocks = (ids.len() + tokens).div_ceil(BLOCK);
-    // In reverse, so that a decoder which ignored the table would fail.
+    // In reverse, so a decoder which ignored the table would fail.
     let table: Vec<u32> = (0..blocks as u32).rev().collect();
     let mut cache = decoder.kv_cache(blocks);
     let mut done = 0;

@@ -278,7 +278,10 @@ async fn agent_loop() {
             let protocol = match name.split('_').next() {
                 Some("searchr1") => "search-r1",
                 Some("routerag") => "routerag",
-                _ => panic!("{name}: whose loop is it?"),
+                _ => {
+                    outside::require(false, format_args!("{name}: no protocol has this loop"));
+                    continue;
+                }
             };
             let scenario: Scenario = serde_json::from_value(value).unwrap();
             let mut posted = vec![Vec::new(); scenario.queries_posted_per_round.len()];

@@ -1,5 +1,5 @@
-//! Constraint for a turn that is free until its answer begins. A label counts only at the beginning of a line, as in
-//! the reader of the turn.
+//! Constraint for a turn that is free until its answer, or a tool call, begins. A label counts only at the beginning of
+//! a line, and a call only where one is read, as in the reader of the turn.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use waymark_engine::{Constraint, ConstraintState, LineLabel, StopString};
 use waymark_models::sampler::TokenMask;
 use waymark_models::tokenizer::TokenBytes;
 
+use super::scanner::Scanner;
 use super::segment::{SegmentKind, Tag, Tags};
 
 /// Constraint of a tagged turn: any text up to the tag that opens an answer, then the answer's constraint. A query is
@@ -18,6 +19,45 @@ pub(super) struct AnswerOpening(Arc<OpeningRule>);
 struct OpeningRule {
     marks: Arc<OpeningMarks>,
     answer: Arc<dyn Constraint>,
+    /// Places at which the opening tag counts. `None` counts it everywhere.
+    scope: Option<CallScope>,
+}
+
+/// Places of a turn at which a tool call is read: outside all tags, and not after an answer in tags.
+#[derive(Debug, Clone, Copy)]
+struct CallScope {
+    tags: &'static Tags,
+    /// Kind of the text with which the turn begins.
+    begins: SegmentKind,
+}
+
+impl CallScope {
+    /// Returns the reader of a turn at its beginning.
+    fn reader(self) -> ScopeReader {
+        ScopeReader { outside: self.tags.outside, scanner: Scanner::inside(self.tags, self.begins) }
+    }
+}
+
+/// Reader of a turn that tells whether a tool call would be read next.
+#[derive(Debug)]
+struct ScopeReader {
+    /// Kind of text outside every tag.
+    outside: SegmentKind,
+    scanner: Scanner,
+}
+
+impl ScopeReader {
+    /// Reads the next byte of the turn.
+    fn read(&mut self, byte: u8) {
+        // Tags are ASCII, so any other character may stand for the bytes of one that is not.
+        let read = if byte.is_ascii() { char::from(byte) } else { char::REPLACEMENT_CHARACTER };
+        self.scanner.push(read.encode_utf8(&mut [0; 4]), &mut Vec::new());
+    }
+
+    fn takes_call(&self) -> bool {
+        let answers = self.outside == SegmentKind::Answer;
+        self.scanner.writing() == self.outside && (answers || !self.scanner.answered())
+    }
 }
 
 /// Tags that open the answer or free the turn from the constraint, prepared for a vocabulary; shared by all answer
@@ -80,7 +120,21 @@ impl OpeningMarks {
 impl AnswerOpening {
     /// Constrains the text after the opening tag to `answer`.
     pub(super) fn new(marks: Arc<OpeningMarks>, answer: Arc<dyn Constraint>) -> AnswerOpening {
-        AnswerOpening(Arc::new(OpeningRule { marks, answer }))
+        AnswerOpening(Arc::new(OpeningRule { marks, answer, scope: None }))
+    }
+
+    /// Constrains the text after the opening tag of a tool call to `call`, in the turns of a protocol with these tags.
+    /// The tag counts only where the reader of the turn reads a call.
+    pub(super) fn of_call(marks: Arc<OpeningMarks>, call: Arc<dyn Constraint>, tags: &'static Tags) -> AnswerOpening {
+        let scope = Some(CallScope { tags, begins: tags.begins });
+        AnswerOpening(Arc::new(OpeningRule { marks, answer: call, scope }))
+    }
+
+    /// Returns the constraint of a turn that begins inside `kind`.
+    pub(super) fn inside(&self, kind: SegmentKind) -> AnswerOpening {
+        let OpeningRule { marks, answer, scope } = &*self.0;
+        let scope = scope.map(|scope| CallScope { begins: kind, ..scope });
+        AnswerOpening(Arc::new(OpeningRule { marks: Arc::clone(marks), answer: Arc::clone(answer), scope }))
     }
 }
 
@@ -110,7 +164,8 @@ impl AnswerOpening {
     /// Returns the state at the beginning of a turn.
     pub(super) fn progress(&self) -> OpeningProgress {
         let frees = vec![0; self.0.marks.frees.len()];
-        OpeningProgress { rule: Arc::clone(&self.0), at: OpeningState::Before { opens: 0, frees } }
+        let reader = self.0.scope.map(CallScope::reader);
+        OpeningProgress { rule: Arc::clone(&self.0), at: OpeningState::Before { opens: 0, frees, reader } }
     }
 }
 
@@ -129,10 +184,11 @@ pub(super) struct OpeningProgress {
 
 #[derive(Debug)]
 enum OpeningState {
-    /// State of each mark.
+    /// State of each mark, and the reader that decides about the first one.
     Before {
         opens: usize,
         frees: Vec<usize>,
+        reader: Option<ScopeReader>,
     },
     Inside(Box<dyn ConstraintState>),
     Free,
@@ -148,6 +204,7 @@ impl OpeningProgress {
 impl ConstraintState for OpeningProgress {
     fn allowed(&mut self) -> Result<Option<TokenMask>, String> {
         match &mut self.at {
+            OpeningState::Before { reader: Some(reader), .. } if !reader.takes_call() => Ok(None),
             OpeningState::Before { opens, .. } => Ok(self.rule.marks.masks[*opens].clone()),
             OpeningState::Inside(answer) => answer.allowed(),
             OpeningState::Free => Ok(None),
@@ -156,18 +213,23 @@ impl ConstraintState for OpeningProgress {
 
     fn accept(&mut self, id: u32) -> Result<(), String> {
         let OpeningProgress { rule, at } = self;
-        let (opens, frees) = match at {
+        let (opens, frees, reader) = match at {
             OpeningState::Inside(answer) => return answer.accept(id),
             OpeningState::Free => return Ok(()),
-            OpeningState::Before { opens, frees } => (opens, frees),
+            OpeningState::Before { opens, frees, reader } => (opens, frees, reader),
         };
         for &byte in rule.marks.tokens.get(id) {
-            let Some(state) = rule.marks.opens.advance(*opens, byte) else {
+            if let Some(reader) = reader.as_mut() {
+                reader.read(byte);
+            }
+            let next = rule.marks.opens.advance(*opens, byte);
+            if next.is_none() && reader.as_ref().is_none_or(ScopeReader::takes_call) {
                 // The token ends here: the mask forbids tokens that reach beyond the tag.
                 self.at = OpeningState::Inside(rule.answer.begin());
                 return Ok(());
-            };
-            *opens = state;
+            }
+            // A tag that is complete where it does not count is text.
+            *opens = next.unwrap_or(0);
             for (tag, state) in rule.marks.frees.iter().zip(frees.iter_mut()) {
                 let Some(next) = tag.advance(*state, byte) else {
                     self.at = OpeningState::Free;
@@ -185,7 +247,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use proptest::prelude::*;
 
-    use super::super::scanner::Scanner;
     use super::super::tag::TAGS;
     use super::*;
 
@@ -285,7 +346,7 @@ mod tests {
             let marks = OpeningMarks::new(tag, tags, Arc::new(table));
             let AnswerOpening(rule) = AnswerOpening::new(Arc::new(marks), Arc::new(Only(256)));
             let frees = vec![0; rule.marks.frees.len()];
-            let mut turn = OpeningProgress { rule, at: OpeningState::Before { opens: 0, frees } };
+            let mut turn = OpeningProgress { rule, at: OpeningState::Before { opens: 0, frees, reader: None } };
             let mut scanner = Scanner::new(tags);
             let mut pieces = Vec::new();
             for c in parts.concat().chars() {

@@ -23,7 +23,7 @@ pub struct Budget {
     pub turn_tokens: usize,
     /// Tokens reserved for a forced answer until the end of the episode. Also the maximum length of a guided answer.
     pub answer_tokens: usize,
-    /// Maximum number of tokens of one observation; the rest is cut.
+    /// Maximum number of tokens of one observation. A longer one is shortened.
     pub observation_tokens: usize,
     /// Maximum number of tokens of all observations together, including replies to invalid turns. `None` sets no limit.
     /// The observation that would exceed the limit is cut; after that, a turn that needs another observation ends the

@@ -17,7 +17,7 @@ use super::options::EpisodeOptions;
 use super::policy::Policy;
 use super::runtime::Runtime;
 use super::tool_constraint::{CallForm, ToolConstraint};
-use super::turn_openings::TurnOpenings;
+use super::turn_openings::{TurnForm, TurnOpenings};
 
 /// Output formats of an episode. A policy that does not search writes its calls in the answer. If a policy searches, a
 /// call outside the answer ends the episode, and a required call takes the place of the answer.
@@ -26,7 +26,7 @@ pub(super) struct EpisodeForms {
     /// Format of the answer. `None` allows any.
     pub(super) answer: Option<AnswerFormat>,
     /// Constraint of a turn that is not guided. `None` allows any text.
-    pub(super) turn: Option<Arc<dyn Constraint>>,
+    pub(super) turn: Option<TurnForm>,
     /// Constraint of a call in a guided turn, after its opening tag. `None` allows no call in a guided turn.
     pub(super) call: Option<Arc<dyn Constraint>>,
     /// Names of the tools whose call, outside the answer, ends the episode.
@@ -67,9 +67,11 @@ impl EpisodeForms {
         let behind_tag = if strict || (free && guided) { Some(call(runtime, tools, options)?.opened()) } else { None };
         let behind_tag: Option<Arc<dyn Constraint>> = behind_tag.map(|rule| Arc::new(rule) as Arc<dyn Constraint>);
         let turn = match (&answer, behind_tag.clone().filter(|_| strict)) {
-            (Some(format), _) if free && in_answer => Some(either(format, call(runtime, tools, options)?)),
-            (_, None) => answer.as_ref().map(|format| Arc::clone(&format.turn)),
-            (_, Some(rule)) => Some(openings(runtime, answer.as_ref(), rule)),
+            (Some(format), _) if free && in_answer => {
+                Some(TurnForm::Fixed(either(format, call(runtime, tools, options)?)))
+            }
+            (_, None) => answer.as_ref().map(|format| TurnForm::Fixed(Arc::clone(&format.turn))),
+            (_, Some(rule)) => Some(TurnForm::Openings(openings(runtime, policy, answer.as_ref(), rule))),
         };
         let ending = free && !in_answer;
         let names = tools.iter().filter(|_| ending).map(|tool| tool.name.clone()).collect();
@@ -88,12 +90,13 @@ fn either(format: &AnswerFormat, call: ToolConstraint) -> Arc<dyn Constraint> {
 /// Returns the constraint of a turn in which an answer of the form `answer`, or a call that follows `rule`, may begin.
 fn openings<S: SessionSource>(
     runtime: &Runtime<S>,
+    policy: &Policy,
     answer: Option<&AnswerFormat>,
     rule: Arc<dyn Constraint>,
-) -> Arc<dyn Constraint> {
-    let calls = AnswerOpening::new(runtime.call_marks(), rule);
+) -> TurnOpenings {
+    let calls = AnswerOpening::of_call(runtime.call_marks(), rule, policy.protocol.tags());
     let answers = answer.and_then(|format| format.opening.clone());
-    Arc::new(TurnOpenings::new(answers.into_iter().chain([calls]).collect()))
+    TurnOpenings::new(answers.into_iter().chain([calls]).collect())
 }
 
 /// Returns the constraints of answers that must have the form `form`.

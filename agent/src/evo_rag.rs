@@ -18,7 +18,7 @@ use waymark_index::{Ranking, SearchOptions};
 use super::action::{Action, ActionOutcome, PolicySearch};
 use super::budget::Budget;
 use super::conversation::Conversation;
-use super::guide::{AllowedActions, Guide, GuideState};
+use super::guide::{AllowedActions, Guide, GuideState, QueryTags, ThoughtStart};
 use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
 use super::scanner::overlap;
@@ -139,7 +139,8 @@ impl Protocol for EvoRag {
     /// Offers backtracking only after a search without results, and refusing only if no search had results, because an
     /// untrained policy would choose either at random.
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
-        let mut guide = Guide::turn(offer, SEARCH, &[], false);
+        let query = QueryTags { open: SEARCH.0, close: SEARCH.1 };
+        let mut guide = Guide::turn(offer, query, &[], ThoughtStart::Unopened);
         if offer.withdraw {
             guide =
                 guide.with_branch(BACKTRACK.0, GuideState::Force { text: BACKTRACK.1.to_owned(), next: Guide::END });

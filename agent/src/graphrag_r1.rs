@@ -8,7 +8,7 @@ use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
 use super::evidence_header::EvidenceHeader;
-use super::guide::{AllowedActions, Guide};
+use super::guide::{AllowedActions, Guide, QueryTags, ThoughtStart};
 use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
 use super::segment::{SegmentKind, Tag, Tags};
@@ -140,7 +140,7 @@ impl Protocol for GraphragR1 {
     /// Returns three passages and five triples of the graph search, as `Evaluator.py` shows them (mode 0); the paper's
     /// Text3+Graph10 has ten triples, but 1,024 characters hold few more than five.
     fn retrieval(&self) -> Retrieval {
-        let graph = Some(GraphVariant::GraphR1.into());
+        let graph = Some(GraphVariant::GraphRagR1.into());
         let mode = Some(Mode::Triples);
         Retrieval::with(SearchOptions { mode, k: Some(3), triples: Some(5), graph, ..SearchOptions::default() })
     }
@@ -156,7 +156,9 @@ impl Protocol for GraphragR1 {
     }
 
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], !offer.follows()))
+        let query = QueryTags { open: QUERY.0, close: QUERY.1 };
+        let thought = if offer.follows() { ThoughtStart::Unopened } else { ThoughtStart::Opened };
+        Some(Guide::turn(offer, query, &[], thought))
     }
 
     fn training(&self) -> Option<&dyn TrainingProtocol> {

@@ -40,6 +40,22 @@ impl AllowedActions {
     }
 }
 
+/// Tags of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct QueryTags {
+    pub(super) open: &'static str,
+    pub(super) close: &'static str,
+}
+
+/// Beginning of the thought of a guided turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ThoughtStart {
+    /// The protocol has opened the thought.
+    Opened,
+    /// The guide opens the thought, unless the prompt has opened it.
+    Unopened,
+}
+
 /// A state machine that writes one turn, starting in its first state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guide {
@@ -48,46 +64,44 @@ pub struct Guide {
 }
 
 impl Guide {
-    /// Index of the choice in [`turn`](Self::turn).
+    // Indexes of the states of `turn`.
+    const GOAL: usize = 0;
+    const THOUGHT: usize = 1;
+    const BREAK: usize = 2;
     const CHOICE: usize = 3;
-    /// Index of the end in [`turn`](Self::turn).
+    const QUERY: usize = 4;
+    const ANSWER: usize = 5;
     pub(super) const END: usize = 6;
+    const MODE: usize = 7;
 
-    /// Creates a turn of a one-line thought, begun for the policy, then a one-line search or answer. `query` are the
-    /// tags of a search, `modes` the alternative ways to begin one; with `inside`, the protocol has already opened the
-    /// thought.
-    pub(super) fn turn(offer: &AllowedActions, query: (&str, &'static str), modes: &[&str], inside: bool) -> Guide {
-        const QUERY: usize = 4;
-        const ANSWER: usize = 5;
-        const MODE: usize = 7;
-        let (open, close) = query;
-        let search = (open.to_owned(), if modes.is_empty() { QUERY } else { MODE });
-        let answer = ("<answer>".to_owned(), ANSWER);
+    /// Creates a turn of a one-line thought, begun for the policy, then a one-line search or answer. `modes` are the
+    /// alternative ways to begin a search.
+    pub(super) fn turn(offer: &AllowedActions, query: QueryTags, modes: &[&str], thought: ThoughtStart) -> Guide {
+        let search = (query.open.to_owned(), if modes.is_empty() { Guide::QUERY } else { Guide::MODE });
+        let answer = ("<answer>".to_owned(), Guide::ANSWER);
         let branches = match (offer.search, offer.answer) {
             (true, true) => vec![search, answer],
             (true, false) => vec![search],
             (false, _) => vec![answer],
         };
-        let tag = if inside || offer.opened { "" } else { "<think>" };
+        let tag = if thought == ThoughtStart::Opened || offer.opened { "" } else { "<think>" };
         // The opening quotation mark makes a small model quote an answer instead of announcing one.
         let goal = match offer.informed {
             false => "To answer it, I need to search for",
             true => "According to the documents, the answer is \"",
         };
-        let think = format!("{tag} The question is: {} {goal}", offer.question);
-        let line = |close, limit, eos| GuideState::Free { close, limit, pause: "\n", eos, next: Guide::END };
-        Guide {
-            states: vec![
-                GuideState::Force { text: think, next: 1 },
-                GuideState::Free { close: "</think>", limit: offer.think_tokens, pause: "\n", eos: false, next: 2 },
-                GuideState::Force { text: "\n".to_owned(), next: Guide::CHOICE },
-                GuideState::Choose { branches },
-                line(close, offer.query_tokens, false),
-                line("</answer>", offer.answer_tokens, true),
-                GuideState::End,
-                GuideState::Choose { branches: modes.iter().map(|mode| (format!(" {mode}"), QUERY)).collect() },
-            ],
-        }
+        let goal = format!("{tag} The question is: {} {goal}", offer.question);
+        let modes = modes.iter().map(|mode| (format!(" {mode}"), Guide::QUERY)).collect();
+        let line = |close, limit, eos, next| GuideState::Free { close, limit, pause: "\n", eos, next };
+        let mut states = vec![GuideState::End; Guide::MODE + 1];
+        states[Guide::GOAL] = GuideState::Force { text: goal, next: Guide::THOUGHT };
+        states[Guide::THOUGHT] = line("</think>", offer.think_tokens, false, Guide::BREAK);
+        states[Guide::BREAK] = GuideState::Force { text: "\n".to_owned(), next: Guide::CHOICE };
+        states[Guide::CHOICE] = GuideState::Choose { branches };
+        states[Guide::QUERY] = line(query.close, offer.query_tokens, false, Guide::END);
+        states[Guide::ANSWER] = line("</answer>", offer.answer_tokens, true, Guide::END);
+        states[Guide::MODE] = GuideState::Choose { branches: modes };
+        Guide { states }
     }
 
     /// Adds an alternative to the choice of [`turn`](Self::turn): `open` is written, then `state` follows.

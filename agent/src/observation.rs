@@ -3,7 +3,7 @@
 use super::AgentError;
 use super::action::{ActionOutcome, FoundEvidence};
 use super::policy::Policy;
-use super::protocol::Injected;
+use super::protocol::{Injected, Protocol};
 use super::retrieval::Format;
 use super::text_codec::TextCodec;
 
@@ -30,13 +30,30 @@ pub(super) struct Observation {
     pub(super) truncated: bool,
 }
 
-/// Encodes an observation into at most `limit` tokens. [`Format::Training`] cuts on the right, closing tag included, as
-/// the reference does. [`Format::Evaluation`], and every protocol with a change of speaker, shortens the retrieved text
-/// and keeps the frame, which must fit ([`frame`]).
+/// Rule for shortening an observation that is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ObservationCut {
+    /// Cuts the end, closing tag included. An observation with a change of speaker keeps its frame all the same.
+    End,
+    /// Shortens the retrieved text and keeps the frame, if the frame fits.
+    Retrieved,
+}
+
+impl ObservationCut {
+    /// Returns the rule of a protocol for evidence in this format.
+    pub(super) fn of(protocol: &dyn Protocol, format: Format) -> ObservationCut {
+        let trained = protocol.training().filter(|_| format == Format::Training);
+        let cuts_frame = trained.is_some_and(|training| training.cuts_frame());
+        if cuts_frame { ObservationCut::End } else { ObservationCut::Retrieved }
+    }
+}
+
+/// Encodes an observation into at most `limit` tokens. The frame of an observation with a change of speaker must fit
+/// ([`frame`]).
 pub(super) fn observe(
     codec: &TextCodec,
     parts: Vec<Injected>,
-    format: Format,
+    cut: ObservationCut,
     limit: usize,
 ) -> Result<Observation, AgentError> {
     let mut parts = within(parts, limit);
@@ -45,20 +62,20 @@ pub(super) fn observe(
             drop_middle(codec, text, limit)?;
         }
     }
-    encode_within(codec, &parts, format, limit)
+    encode_within(codec, &parts, cut, limit)
 }
 
 fn encode_within(
     codec: &TextCodec,
     parts: &[Injected],
-    format: Format,
+    cut: ObservationCut,
     limit: usize,
 ) -> Result<Observation, AgentError> {
     let ids = codec.encode_parts(parts)?;
     if ids.len() <= limit {
         return Ok(Observation { text: text(codec, parts, &ids), ids, truncated: false });
     }
-    if (format == Format::Evaluation || speaks(parts))
+    if (cut == ObservationCut::Retrieved || speaks(parts))
         && let Some((ids, text)) = shortened(codec, parts, ids.len(), limit)?
     {
         return Ok(Observation { ids, text, truncated: true });
@@ -188,8 +205,14 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
+    use waymark_index::Passage;
     use waymark_models::tokenizer::Tokenizer;
 
+    use super::super::evo_rag::EvoRag;
+    use super::super::graphrag_r1::GraphragR1;
+    use super::super::routerag::RouteRag;
+    use super::super::search_r1::SearchR1;
+    use super::super::tearag::TeaRag;
     use super::*;
 
     #[test]
@@ -272,6 +295,29 @@ mod tests {
         assert!(left.len() > LONG.len() * (50 + MARGIN) && left.len() < long.len() / 10, "{}", left.len());
     }
 
+    #[test]
+    fn only_the_protocols_that_were_trained_so_lose_the_end_of_a_frame() {
+        let passages = [Passage { id: "1".into(), title: "T".into(), text: "x".repeat(4000) }];
+        let codec = codec(Tokenizer::bytes());
+        let protocols: [(&dyn Protocol, &str, bool); 5] = [
+            (&GraphragR1, "<|end_of_documents|>\n\n", false),
+            (&TeaRag, " </Reference>", false),
+            (&EvoRag, "</information>\n\n", false),
+            (&RouteRag, "</information>\n\n", true),
+            (&SearchR1, "</information>\n\n", true),
+        ];
+        for (protocol, end, cuts) in protocols {
+            for (format, lost) in [(Format::Training, cuts), (Format::Evaluation, false)] {
+                let found = ActionOutcome::Evidence(FoundEvidence::of(&passages));
+                let parts = protocol.observation(&found, format);
+                let seen = observe(&codec, parts, ObservationCut::of(protocol, format), 200).unwrap();
+                let name = protocol.name();
+                assert!(seen.truncated && seen.ids.len() <= 200, "{name} {format:?}");
+                assert_ne!(seen.text.ends_with(end), lost, "{name} {format:?}: {}", seen.text);
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -280,15 +326,15 @@ mod tests {
         fn what_is_left_out_changes_nothing(
             parts in prop::collection::vec(part(), 0..60),
             limit in 0..90usize,
-            training: bool,
+            whole: bool,
         ) {
             thread_local!(static CODECS: [TextCodec; 2] = [codec(words()), codec(Tokenizer::bytes())]);
-            let format = if training { Format::Training } else { Format::Evaluation };
+            let cut = if whole { ObservationCut::Retrieved } else { ObservationCut::End };
             let parts = framed(&parts.concat());
             CODECS.with(|codecs| {
                 for codec in codecs {
-                    let plain = encode_within(codec, &within(parts.clone(), limit), format, limit).unwrap();
-                    prop_assert_eq!(observe(codec, parts.clone(), format, limit).unwrap(), plain);
+                    let plain = encode_within(codec, &within(parts.clone(), limit), cut, limit).unwrap();
+                    prop_assert_eq!(observe(codec, parts.clone(), cut, limit).unwrap(), plain);
                 }
                 Ok(())
             })?;

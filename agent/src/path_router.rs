@@ -18,7 +18,7 @@ use super::action::{Action, ActionOutcome, FoundEvidence, PolicySearch};
 use super::budget::Budget;
 use super::conversation::{Conversation, Role};
 use super::evidence_header::EvidenceHeader;
-use super::guide::{AllowedActions, Guide};
+use super::guide::{AllowedActions, Guide, QueryTags, ThoughtStart};
 use super::protocol::{Injected, Protocol, ProtocolPrompt, ReadingRule};
 use super::retrieval::{Format, Retrieval};
 use super::segment::{SegmentKind, Tag, Tags};
@@ -162,7 +162,9 @@ impl Protocol for PathRouter {
     }
 
     fn guide(&self, offer: &AllowedActions) -> Option<Guide> {
-        Some(Guide::turn(offer, QUERY, &[], offer.follows()))
+        let query = QueryTags { open: QUERY.0, close: QUERY.1 };
+        let thought = if offer.follows() { ThoughtStart::Opened } else { ThoughtStart::Unopened };
+        Some(Guide::turn(offer, query, &[], thought))
     }
 
     fn training(&self) -> Option<&dyn TrainingProtocol> {

@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::policy_file::FILE;
 use super::{AgentError, Policy};
+
+/// Name of the file in a policy's directory.
+pub(super) const FILE: &str = "policy.toml";
 
 /// Name of the file in a family's folder that names the recommended member.
 pub(super) const FAMILY: &str = "family.toml";

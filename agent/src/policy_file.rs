@@ -11,14 +11,11 @@ use super::budget::Budget;
 use super::logprob_fingerprint::LogprobFingerprint;
 use super::loop_variant::LoopVariant;
 use super::policy::{Policy, default_sampling};
-use super::policy_family::member_dir;
+use super::policy_family::{FILE, member_dir};
 use super::protocol::Protocol;
 use super::protocol_registry::protocol;
 use super::retrieval::{Retrieval, RetrievalFields};
 use super::sampling::Sampling;
-
-/// Name of the file in a policy's directory.
-pub(super) const FILE: &str = "policy.toml";
 
 /// Content of `policy.toml`.
 #[derive(Debug, Deserialize)]
@@ -265,7 +262,7 @@ mod tests {
         let policy = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nk = 2").unwrap();
         let own = GraphragR1.retrieval();
         let query = own.query("x", &[], own.search.mode());
-        assert_eq!((query.mode, query.triples, query.graph), (Mode::Triples, 5, GraphVariant::GraphR1.into()));
+        assert_eq!((query.mode, query.triples, query.graph), (Mode::Triples, 5, GraphVariant::GraphRagR1.into()));
         let search = SearchOptions { k: Some(2), ..own.search.clone() };
         assert_eq!(policy.retrieval, Retrieval { search, ..own });
         let plain = parse("name = \"a\"\nprotocol = \"graphrag-r1\"\n[retrieval]\nmode = \"passage\"").unwrap();

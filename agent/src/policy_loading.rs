@@ -8,8 +8,7 @@ use super::content_hash::{check_adapter_below, check_below, content_hash};
 use super::generator::SessionSource;
 use super::loaded_base::LoadedBase;
 use super::policy::Policy;
-use super::policy_family::{FAMILY, member_dir};
-use super::policy_file::FILE;
+use super::policy_family::{FAMILY, FILE, member_dir};
 
 /// Checks that the policy's file, and the family's file if there is one, are below `root`.
 fn check_file_below(root: &Path, dir: &Path) -> Result<(), AgentError> {

@@ -74,8 +74,8 @@ impl Retrieval {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// Training format: stripped, and cut on the right if too long, closing tag included. A change of speaker is never
-    /// cut.
+    /// Training format: stripped. Protocols whose reference does so cut it on the right if it is too long, closing tag
+    /// included; the others shorten its passages.
     Training,
     /// Evaluation format. The reference does not cut there; if the budget requires it, passages are cut and the closing
     /// tag stays.

@@ -38,6 +38,9 @@ const QUERY: &str = "the capital of France";
 /// Example of an answer in the prompt.
 const ANSWER: &str = " For example, <answer> Paris </answer>.";
 
+/// Markers of modes in a query.
+const MARKERS: [&str; 2] = ["[passage]", "[graph]"];
+
 /// The protocol; see the module documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RouteRag;
@@ -108,9 +111,14 @@ impl TrainingProtocol for RouteRag {
         tag::cut(turn)
     }
 
-    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
+    /// Returns the training format: the reference's `generation.py` strips evidence.
     fn format(&self) -> Option<Format> {
         Some(Format::Training)
+    }
+
+    /// Returns `true`: the reference's `generation.py` cuts a long block at its end.
+    fn cuts_frame(&self) -> bool {
+        true
     }
 }
 
@@ -128,14 +136,34 @@ fn marker(mode: Mode) -> Option<&'static str> {
 /// Parses a query with its modes, which may occur anywhere in it: removes them and strips the rest (RouteRAG's
 /// `RouteRAG.search`).
 pub fn request(written: &str) -> PolicySearch {
-    let mode = match (written.contains("[passage]"), written.contains("[graph]")) {
-        (true, true) => Some(Mode::Hybrid),
-        (true, false) => Some(Mode::Passage),
-        (false, true) => Some(Mode::Graph),
-        (false, false) => None,
+    let mode = match MARKERS.map(|marker| written.contains(marker)) {
+        [true, true] => Some(Mode::Hybrid),
+        [true, false] => Some(Mode::Passage),
+        [false, true] => Some(Mode::Graph),
+        [false, false] => None,
     };
-    let query = written.replace("[passage]", "").replace("[graph]", "").trim().to_owned();
+    let query = without_markers(written).trim().to_owned();
     PolicySearch { query, mode, ..PolicySearch::plain(written) }
+}
+
+/// Removes the markers of modes in one pass: a marker that only the removal of another one joins stays.
+fn without_markers(written: &str) -> String {
+    let mut kept = String::with_capacity(written.len());
+    let mut rest = written;
+    while let Some(at) = rest.find('[') {
+        let (before, from) = rest.split_at(at);
+        kept.push_str(before);
+        rest = match MARKERS.into_iter().find_map(|marker| from.strip_prefix(marker)) {
+            Some(after) => after,
+            // A bracket that begins no marker is text.
+            None => {
+                kept.push('[');
+                &from[1..]
+            }
+        };
+    }
+    kept.push_str(rest);
+    kept
 }
 
 #[cfg(test)]
@@ -150,6 +178,8 @@ mod tests {
             ("[graph][passage]x", "x", Some(Mode::Hybrid)),
             ("x [passage] [passage][graph]", "x", Some(Mode::Hybrid)),
             ("[Graph] x", "[Graph] x", None),
+            ("[gr[passage]aph]", "[graph]", Some(Mode::Passage)),
+            ("[[graph] \u{fc} [x]", "[ \u{fc} [x]", Some(Mode::Graph)),
             ("[passage]", "", Some(Mode::Passage)),
             ("", "", None),
         ] {

@@ -87,9 +87,14 @@ impl TrainingProtocol for SearchR1 {
         tag::cut(turn)
     }
 
-    /// Returns the training format: the reference's `generation.py` strips evidence and cuts a long block at its end.
+    /// Returns the training format: the reference's `generation.py` strips evidence.
     fn format(&self) -> Option<Format> {
         Some(Format::Training)
+    }
+
+    /// Returns `true`: the reference's `generation.py` cuts a long block at its end.
+    fn cuts_frame(&self) -> bool {
+        true
     }
 }
 

@@ -5,7 +5,7 @@ use waymark_index::Passage;
 
 use super::action::{Action, ActionOutcome, PolicySearch};
 use super::evidence_header::EvidenceHeader;
-use super::guide::{AllowedActions, Guide};
+use super::guide::{AllowedActions, Guide, QueryTags, ThoughtStart};
 use super::protocol::{Injected, ReadingRule};
 use super::retrieval::Format;
 use super::segment::{SegmentKind, Tag, Tags};
@@ -150,7 +150,8 @@ pub(super) fn without_example(instruction: &str, query: &str, answer: &str, ques
 /// Returns the state machine shared by both protocols. `modes` are the ways to begin a query; empty if queries name no
 /// mode.
 pub fn guide(offer: &AllowedActions, modes: &[&str]) -> Guide {
-    Guide::turn(offer, ("<search>", "</search>"), modes, false)
+    let query = QueryTags { open: "<search>", close: "</search>" };
+    Guide::turn(offer, query, modes, ThoughtStart::Unopened)
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ impl Protocol for TeaRag {
         let turn = ActionLine::of(turn).map_or(turn, |asked| &turn[..asked.at]);
         let mut lines = turn.lines().skip_while(|line| behind(line, SUMMARY).is_none());
         let first = behind(lines.next()?, SUMMARY)?;
-        let rest = lines.take_while(|line| !is_labelled(line));
+        let rest = lines.take_while(|line| !is_labeled(line));
         let text = std::iter::once(first).chain(rest).collect::<Vec<_>>().join("\n");
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     }
@@ -261,7 +261,7 @@ fn behind<'t>(line: &'t str, label: &str) -> Option<&'t str> {
 }
 
 /// Returns `true` if a line begins with one of the labels.
-fn is_labelled(line: &str) -> bool {
+fn is_labeled(line: &str) -> bool {
     let step = || behind(line, "Step ").map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
     [ENTITY, SUBQUERY, SUMMARY, ANSWER].iter().any(|label| behind(line, label).is_some())
         || step().is_some_and(|rest| rest.starts_with(':'))

@@ -15,6 +15,12 @@ pub trait TrainingProtocol {
         None
     }
 
+    /// Returns `true` if an observation in the training format that is too long loses its end, closing tag included. By
+    /// default, its retrieved text is shortened instead.
+    fn cuts_frame(&self) -> bool {
+        false
+    }
+
     /// Returns the number of prompt tokens that are kept, counted from the prompt's end. The default is RouteRAG's.
     fn prompt_tokens(&self) -> usize {
         2048

@@ -14,6 +14,10 @@ pub(super) struct TurnCalls {
     /// End of the last piece as an offset in the turn. A gap before the next piece means that a tag lies between them,
     /// and a call does not extend over a tag.
     end: usize,
+    /// Number of bytes read.
+    taken: usize,
+    /// Number of bytes returned as text, which are the first of those read.
+    passed: usize,
     call: Option<ToolCallText>,
 }
 
@@ -21,7 +25,8 @@ impl TurnCalls {
     /// Creates a reader for the beginning of a turn. `names` are the tools that may be called.
     pub(super) fn new(names: &[String], outside: SegmentKind) -> TurnCalls {
         let names = names.to_vec();
-        TurnCalls { scanner: CallScanner::new(names.clone()), names, outside, end: 0, call: None }
+        let scanner = CallScanner::new(names.clone());
+        TurnCalls { names, outside, scanner, end: 0, taken: 0, passed: 0, call: None }
     }
 
     /// Returns `true` if text of this kind can contain a call.
@@ -34,6 +39,16 @@ impl TurnCalls {
         self.call.as_ref()
     }
 
+    /// Returns the number of bytes read.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Returns the number of read bytes that were returned as text; later ones are held back or belong to the call.
+    pub(super) fn passed(&self) -> usize {
+        self.passed
+    }
+
     /// Reads a piece of text outside all tags. Returns the text before the call that is known not to belong to the
     /// call.
     pub(super) fn read(&mut self, piece: &TextPiece) -> String {
@@ -43,6 +58,7 @@ impl TurnCalls {
             self.scanner = CallScanner::new(self.names.clone());
         }
         self.end = piece.end();
+        self.taken += piece.text.len();
         let segments = self.scanner.push(&piece.text);
         self.keep(segments, &mut text);
         text
@@ -60,7 +76,10 @@ impl TurnCalls {
         for segment in segments {
             match segment {
                 _ if self.call.is_some() => {}
-                ReplySegment::Text(more, _) => text.push_str(&more),
+                ReplySegment::Text(more, _) => {
+                    self.passed += more.len();
+                    text.push_str(&more);
+                }
                 ReplySegment::Call(call) => self.call = Some(call),
             }
         }

@@ -36,13 +36,29 @@ pub(super) struct TurnReader {
     withheld: String,
 }
 
+/// A token with its start in a text.
+#[derive(Debug)]
+struct StartedToken {
+    start: usize,
+    logprob: TokenLogprob,
+}
+
+impl StartedToken {
+    /// Moves the token behind a text of `bytes` bytes.
+    fn after(self, bytes: usize) -> StartedToken {
+        StartedToken { start: bytes + self.start, ..self }
+    }
+}
+
 /// Tokens waiting for the delta that shows them.
 #[derive(Debug, Default)]
 struct PendingTokens {
     /// Tokens with their byte ranges in the turn's text.
     coming: VecDeque<(usize, usize, TokenLogprob)>,
-    /// Tokens of the answer, with their start in it.
-    answer: VecDeque<(usize, TokenLogprob)>,
+    /// Tokens of the text in which calls are looked for.
+    outside: VecDeque<StartedToken>,
+    /// Tokens of the answer.
+    answer: VecDeque<StartedToken>,
 }
 
 impl TurnReader {
@@ -164,7 +180,8 @@ impl TurnReader {
         end(&mut self.scanner, &mut pieces);
         let mut events: Vec<Event> = pieces.into_iter().filter_map(|piece| self.show(piece)).collect();
         if let Some(text) = self.calls.as_mut().map(TurnCalls::finish).filter(|text| !text.is_empty()) {
-            events.push(Event::Text { turn: self.turn, text, tokens: Vec::new() });
+            let tokens = strip(self.outside_tokens());
+            events.push(Event::Text { turn: self.turn, text, tokens });
         }
         if let Some(text) = self.answer.as_mut().map(AnswerFilter::finish) {
             events.extend(self.show_answer(text));
@@ -211,16 +228,12 @@ impl TurnReader {
         }
         let tokens = self.tokens.as_mut().map(|tokens| tokens.within(&piece)).unwrap_or_default();
         let turn = self.turn;
-        let answered = self.scanner.answered();
-        let text = match self.calls.as_mut().filter(|calls| !answered && calls.reads(piece.kind)) {
-            Some(calls) => calls.read(&piece),
-            None => piece.text,
-        };
+        let kind = piece.kind;
+        let (text, tokens) = self.before_call(piece, tokens);
         if text.is_empty() {
             return None;
         }
-        let strip = |tokens: Vec<(usize, TokenLogprob)>| tokens.into_iter().map(|(_, token)| token).collect();
-        match piece.kind {
+        match kind {
             SegmentKind::Think => Some(Event::Think { turn, text, tokens: strip(tokens) }),
             SegmentKind::Query => Some(Event::Query { turn, text, tokens: strip(tokens) }),
             SegmentKind::Text => Some(Event::Text { turn, text, tokens: strip(tokens) }),
@@ -231,7 +244,7 @@ impl TurnReader {
             SegmentKind::Answer => {
                 let filter = self.answer.as_mut()?;
                 if let Some(waiting) = &mut self.tokens {
-                    waiting.answer.extend(tokens.into_iter().map(|(at, token)| (filter.taken() + at, token)));
+                    waiting.answer.extend(tokens.into_iter().map(|token| token.after(filter.taken())));
                 }
                 let text = filter.push(&text);
                 self.show_answer(text)
@@ -239,37 +252,62 @@ impl TurnReader {
         }
     }
 
+    /// Returns the text of a piece with its tokens. In a piece in which a call may begin, text is held back until it is
+    /// known to belong to no call.
+    fn before_call(&mut self, piece: TextPiece, tokens: Vec<StartedToken>) -> (String, Vec<StartedToken>) {
+        let answered = self.scanner.answered();
+        let Some(calls) = self.calls.as_mut().filter(|calls| !answered && calls.reads(piece.kind)) else {
+            return (piece.text, tokens);
+        };
+        if let Some(waiting) = &mut self.tokens {
+            waiting.outside.extend(tokens.into_iter().map(|token| token.after(calls.taken())));
+        }
+        let text = calls.read(&piece);
+        (text, self.outside_tokens())
+    }
+
+    /// Takes the tokens of the text outside all tags that is known to belong to no call.
+    fn outside_tokens(&mut self) -> Vec<StartedToken> {
+        let passed = self.calls.as_ref().map_or(0, TurnCalls::passed);
+        self.tokens.as_mut().map(|tokens| up_to(&mut tokens.outside, passed)).unwrap_or_default()
+    }
+
     fn show_answer(&mut self, text: String) -> Option<Event> {
         if text.is_empty() {
             return None;
         }
         let passed = self.answer.as_ref().map_or(0, AnswerFilter::passed);
-        let tokens = self.tokens.as_mut().map(|tokens| tokens.answer_up_to(passed)).unwrap_or_default();
-        Some(Event::Answer { text, tokens })
+        let tokens = self.tokens.as_mut().map(|tokens| up_to(&mut tokens.answer, passed)).unwrap_or_default();
+        Some(Event::Answer { text, tokens: strip(tokens) })
     }
 }
 
 impl PendingTokens {
-    /// Returns the tokens of a piece, with their start in it. Earlier tokens belong to tags and are dropped. A token
+    /// Returns the tokens of a piece with their starts in it. Earlier tokens belong to tags and are dropped. A token
     /// without text of its own belongs to the text that follows.
-    fn within(&mut self, piece: &TextPiece) -> Vec<(usize, TokenLogprob)> {
+    fn within(&mut self, piece: &TextPiece) -> Vec<StartedToken> {
         let mut inside = Vec::new();
         while let Some((start, end, _)) = self.coming.front() {
             if *start >= piece.end() {
                 break;
             }
             let belongs = *end > piece.start || (start == end && *start >= piece.start);
-            if let Some((start, _, token)) = self.coming.pop_front().filter(|_| belongs) {
-                inside.push((start.saturating_sub(piece.start), token));
+            if let Some((start, _, logprob)) = self.coming.pop_front().filter(|_| belongs) {
+                inside.push(StartedToken { start: start.saturating_sub(piece.start), logprob });
             }
         }
         inside
     }
+}
 
-    fn answer_up_to(&mut self, passed: usize) -> Vec<TokenLogprob> {
-        let count = self.answer.iter().take_while(|(at, _)| *at < passed).count();
-        self.answer.drain(..count).map(|(_, token)| token).collect()
-    }
+/// Takes the tokens that start before `passed`.
+fn up_to(tokens: &mut VecDeque<StartedToken>, passed: usize) -> Vec<StartedToken> {
+    let count = tokens.iter().take_while(|token| token.start < passed).count();
+    tokens.drain(..count).collect()
+}
+
+fn strip(tokens: Vec<StartedToken>) -> Vec<TokenLogprob> {
+    tokens.into_iter().map(|token| token.logprob).collect()
 }
 
 #[cfg(test)]
@@ -280,13 +318,20 @@ mod tests {
     use super::super::tag::TAGS;
     use super::*;
 
-    fn read(text: &str, stops: &[&str]) -> (TurnReader, Vec<Event>) {
-        let tokenizer = Arc::new(Tokenizer::bytes());
+    fn reader(stops: &[&str]) -> TurnReader {
         let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
         let filter = AnswerFilter::new(&stops, true);
-        let mut reader = TurnReader::new(1, tokenizer.clone(), &TAGS, Some(filter), true);
+        TurnReader::new(1, Arc::new(Tokenizer::bytes()), &TAGS, Some(filter), true)
+    }
+
+    fn read(text: &str, stops: &[&str]) -> (TurnReader, Vec<Event>) {
+        read_by(reader(stops), text)
+    }
+
+    /// Reads a turn to its end, in tokens of one byte.
+    fn read_by(mut reader: TurnReader, text: &str) -> (TurnReader, Vec<Event>) {
         let mut events = Vec::new();
-        for id in tokenizer.encode(text, Specials::Literal).unwrap() {
+        for id in Tokenizer::bytes().encode(text, Specials::Literal).unwrap() {
             events.extend(reader.push(&TokenStep { id, logprob: -1.0, top: vec![(id, -1.0)] }));
         }
         events.extend(reader.finish());
@@ -313,6 +358,24 @@ mod tests {
             _ => None,
         });
         assert_eq!(thought.as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn text_held_back_for_a_call_keeps_its_tokens() {
+        const CALL: &str = "<tool_call>{\"name\": \"f\"}</tool_call>";
+        const NONE: &str = "a <tool_call> b </tool_call> c \n<tool <think>d</think> e <tool_ca";
+        let shown = "a <tool_call> b </tool_call> c \n<tool  e <tool_ca";
+        for (turn, expected) in [(NONE.to_owned(), shown), (format!("a < b {CALL}"), "a < b")] {
+            let (_, events) = read_by(reader(&[]).calling(&["f".to_owned()], &TAGS), &turn);
+            let mut written = String::new();
+            for event in &events {
+                let Event::Text { text, tokens, .. } = event else { continue };
+                let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.bytes.clone()).collect();
+                assert_eq!(String::from_utf8(bytes).unwrap(), *text, "{turn}");
+                written += text;
+            }
+            assert_eq!(written, expected);
+        }
     }
 
     #[test]

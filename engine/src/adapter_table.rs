@@ -16,7 +16,7 @@ pub(super) struct AdapterTable {
     open: Vec<LoadedAdapter>,
     /// Adapters that are unloaded when their last session closes.
     retired: Vec<LoadedAdapter>,
-    /// Last generation given to an adapter or to weights. Adapters and weights share one series of numbers, so that no
+    /// Last generation given to an adapter or to weights. Adapters and weights share one series of numbers, so no
     /// two of them have the same prefix cache keys.
     last_generation: u64,
     counters: Arc<Counters>,

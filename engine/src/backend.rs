@@ -76,7 +76,7 @@ pub struct PassOutput {
 /// The engine may repeat a pass that failed or panicked, with fewer rows: `forward` must not rely on the KV of the
 /// batch's new positions, and must write all of it again.
 ///
-/// A pass has two halves, so that the caller can prepare the next pass while a device computes this one:
+/// A pass has two halves, so the caller can prepare the next pass while a device computes this one:
 /// [`submit`](Self::submit) and [`collect`](Self::collect). A backend that computes on the caller's own thread does
 /// everything in `submit`.
 pub trait Backend: Send {

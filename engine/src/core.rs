@@ -1,5 +1,5 @@
 //! The synchronous core of the engine: the execution of commands between two steps. The core runs on its caller's
-//! thread, so that tests can drive it operation by operation. Only token masks are computed on other threads.
+//! thread, so tests can drive it operation by operation. Only token masks are computed on other threads.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::task::Waker;
 use waymark_models::tokenizer::TokenBytes;
 
 use super::counters::Counters;
-use super::draw::{self, Draw, Drawn, TokenSource};
+use super::draw::{self, Draw, DrawSource, Drawn};
 use super::error::EngineError;
 use super::mailbox::Room;
 use super::pass_runner::PassRunner;
@@ -57,8 +57,8 @@ impl Delivery {
             let positions = position..=position + row.proposed;
             position = positions.end() + 1;
             let sources = positions.filter_map(|position| match passes.take_drawn(position) {
-                Some(chosen) => Some(TokenSource::Backend(chosen)),
-                None => logits.next().map(TokenSource::Logits),
+                Some(chosen) => Some(DrawSource::Backend(chosen)),
+                None => logits.next().map(DrawSource::Logits),
             });
             let sources = sources.collect();
             let proposed = scheduler.session(row.session).map(|session| session.proposal(row.proposed).to_vec());
@@ -205,19 +205,19 @@ mod tests {
         let mut draws = Vec::new();
         for id in [1, 2] {
             scheduler.submit(submission(id).0, None);
-            let chosen = TokenSource::Backend(Ok(Sampled { id: 7, logprob: 0.0, top: Vec::new() }));
+            let chosen = DrawSource::Backend(Ok(Sampled { id: 7, logprob: 0.0, top: Vec::new() }));
             draws.push(Draw::new(id, scheduler.take_turn(id).unwrap(), Vec::new(), SmallVec::from_buf([chosen])));
         }
         let team = Team::new(2);
         let busy = Barrier::new(2);
         let done = AtomicBool::new(false);
-        let begun = Instant::now();
+        let started = Instant::now();
         thread::scope(|scope| {
             scope.spawn(|| {
                 team.run(&|worker, _| {
                     if worker == 0 {
                         busy.wait();
-                        while !done.load(Relaxed) && begun.elapsed() < LIMIT {
+                        while !done.load(Relaxed) && started.elapsed() < LIMIT {
                             thread::yield_now();
                         }
                     }
@@ -227,7 +227,7 @@ mod tests {
             draw::draw_all(&mut draws, &Logits::new(), &scheduler, Some(&team));
             done.store(true, Relaxed);
         });
-        assert!(begun.elapsed() < LIMIT, "the draws waited for the team");
+        assert!(started.elapsed() < LIMIT, "the draws waited for the team");
         assert!(draws.iter().all(|draw| matches!(&draw.drawn[..], [Drawn::Token(sampled)] if sampled.id == 7)));
     }
 

@@ -22,14 +22,14 @@ pub(super) struct Draw {
     /// Proposed tokens. The token drawn at each position but the last is compared with the proposed one.
     pub(super) proposed: Vec<u32>,
     /// Sources of the tokens, one per position: mostly a single one, for which no memory is allocated.
-    sources: SmallVec<[TokenSource; 1]>,
+    sources: SmallVec<[DrawSource; 1]>,
     /// Results by position, up to the first token that was not proposed. Empty before [`draw_all`].
     pub(super) drawn: SmallVec<[Drawn; 1]>,
 }
 
 /// Source of a sampled token.
 #[derive(Debug)]
-pub(super) enum TokenSource {
+pub(super) enum DrawSource {
     /// Row of the logits to sample from.
     Logits(usize),
     /// Choice of the backend.
@@ -53,14 +53,14 @@ impl Draw {
         session: u64,
         turn: Box<RunningTurn>,
         proposed: Vec<u32>,
-        sources: SmallVec<[TokenSource; 1]>,
+        sources: SmallVec<[DrawSource; 1]>,
     ) -> Self {
         Self { session, turn, proposed, sources, drawn: SmallVec::new() }
     }
 
     /// Returns `true` if a token is to be sampled from logits.
     fn samples(&self) -> bool {
-        self.sources.iter().any(|source| matches!(source, TokenSource::Logits(_)))
+        self.sources.iter().any(|source| matches!(source, DrawSource::Logits(_)))
     }
 
     /// Draws position by position, with the same results as separate steps. Stops at the first token that differs from
@@ -72,8 +72,8 @@ impl Draw {
         let mut history = Cow::Borrowed(turn.history(session.sequence().ids()));
         for (position, source) in sources.drain(..).enumerate() {
             let result = match source {
-                TokenSource::Logits(row) => turn.draw(logits.row(row), &history, until),
-                TokenSource::Backend(chosen) => {
+                DrawSource::Logits(row) => turn.draw(logits.row(row), &history, until),
+                DrawSource::Backend(chosen) => {
                     // The backend has used the sampler's next random number, so the sampler must skip that number.
                     turn.picked();
                     chosen.map_or_else(|error| Drawn::Failed(EngineError::Sample(error.to_string())), Drawn::Token)

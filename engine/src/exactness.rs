@@ -96,7 +96,7 @@ fn core(backend: Box<dyn Backend>, lookup_tokens: usize, counters: &Arc<Counters
     Core::new(backend, &config, Tokenizer::bytes().table(), counters.clone(), Arc::new(StopFlag::default()))
 }
 
-/// Runs every turn to its end. The costs of steps stay unknown, so that all tokens that are found are proposed.
+/// Runs every turn to its end. The costs of steps stay unknown, so all tokens that are found are proposed.
 fn settle(core: &mut Core, sessions: &mut [TestSession]) {
     for _ in 0..10_000 {
         core.steps().scheduler.forget_costs();
@@ -214,7 +214,7 @@ fn a_decoder_short_of_blocks_writes_the_same_with_proposed_tokens() {
     assert!(counters.preemptions_total.get() + counters.evictions_total.get() > 0, "16 blocks were enough");
 }
 
-/// Returns the outputs of sessions that continue the first tokens of another one, either as forks or computed anew.
+/// Returns the outputs of sessions that continue the first tokens of another one, as forks or computed from scratch.
 fn branches(kind: KvKind, lengths: &[usize], forked: bool) -> (Vec<Output>, Arc<Counters>) {
     let counters = Arc::new(Counters::default());
     let mut core = core(cpu_with(256, kind), 0, &counters);
@@ -275,7 +275,7 @@ fn a_rounded_cache_writes_the_same_with_proposed_tokens() {
 
 #[test]
 fn a_rounded_cache_stays_close_and_holds_more_tokens() {
-    // Forced tokens, so that all caches hold the same sequence.
+    // Forced tokens, so all caches hold the same sequence.
     let scored = Generate { force: prompt(5)[..40].to_vec(), max_tokens: 40, ..Generate::default() };
     let logprobs = |kind| {
         let (outputs, _) = outputs(cpu_with(64, kind), 0, std::slice::from_ref(&scored));

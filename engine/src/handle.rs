@@ -203,7 +203,7 @@ struct PendingAdapter<'e> {
 
 impl Drop for PendingAdapter<'_> {
     fn drop(&mut self) {
-        // Closed first, so that no adapter can arrive after `try_recv`.
+        // Closed first, so no adapter can arrive after `try_recv`.
         self.answer.close();
         if let Ok(Ok(adapter)) = self.answer.try_recv() {
             self.engine.unload_adapter(adapter);

@@ -107,7 +107,7 @@ pub(super) enum Operation {
         session: usize,
         back: usize,
     },
-    /// Reads the available steps, so that a stalled session resumes.
+    /// Reads the available steps, so a stalled session resumes.
     Read {
         session: usize,
     },

@@ -3,7 +3,7 @@
 //!
 //! One thread owns the [`Backend`] and the KV accounting; [`Engine`] and [`Session`] are handles to it. A session is a
 //! growing sequence of token ids: [`Session::append`] appends given ones, [`Session::generate`] samples more. Between
-//! turns a session is *parked*: it is outside the batch and keeps its blocks until other sessions need them, so that
+//! turns a session is *parked*: it is outside the batch and keeps its blocks until other sessions need them, so
 //! its tokens need not be computed again.
 //!
 //! | modules | content |

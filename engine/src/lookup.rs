@@ -9,9 +9,9 @@ use std::ops::RangeInclusive;
 const MATCH: RangeInclusive<usize> = 2..=4;
 /// Number of last tokens that are searched for a match.
 const REACH: usize = 16_384;
-/// Factor by which a verification reduces the weight of earlier ones, so that about the last ten count.
+/// Factor by which a verification reduces the weight of earlier ones, so about the last ten count.
 const MEMORY: f64 = 0.9;
-/// Factor by which a step without a proposal reduces the weight of verifications, so that lookup is tried again in a
+/// Factor by which a step without a proposal reduces the weight of verifications, so lookup is tried again in a
 /// session that quotes nothing for a while.
 const FADING: f64 = 0.97;
 /// Chance of acceptance before the first verification. This prior counts as much as one verified token.
@@ -51,7 +51,7 @@ impl PromptLookup {
         self.forced = false;
         let Some(from) = continuation(ids) else { return false };
         for index in from..from + tokens {
-            // Past the end of the sequence, the proposal continues with its own tokens: a repeated phrase goes on.
+            // Past the end of the sequence, the proposal continues with its own tokens: a repeated phrase continues.
             let id = ids.get(index).copied().unwrap_or_else(|| self.proposal[index - ids.len()]);
             self.proposal.push(id);
         }

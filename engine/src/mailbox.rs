@@ -1,7 +1,7 @@
 //! Bounded delivery of one turn's tokens from the engine thread to an async reader.
 //!
 //! Unlike with a general channel, the reader takes all available tokens under one lock, and the writer learns at once
-//! when the reader is behind, so that the session can leave the batch instead of growing a queue.
+//! when the reader is behind, so the session can leave the batch instead of growing a queue.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -148,9 +148,9 @@ impl Inbox {
     pub(super) fn poll(&self, buffer: &mut VecDeque<TokenStep>, context: &mut Context<'_>) -> Poll<Mail> {
         let mut state = self.0.lock();
         if !state.steps.is_empty() {
-            // Swapping keeps both allocations in use, so that delivery allocates no memory.
+            // Swapping keeps both allocations in use, so delivery allocates no memory.
             std::mem::swap(&mut state.steps, buffer);
-            // Taken, so that the engine gets one resume per full mailbox.
+            // Taken, so the engine gets one resume per full mailbox.
             let resume = std::mem::take(&mut state.full);
             return Poll::Ready(Mail::Steps { resume });
         }

@@ -105,11 +105,11 @@ impl PassRunner {
 
     fn launch(&mut self) -> Result<(), String> {
         let Self { backend, batch, picks, output, .. } = self;
-        let began = Instant::now();
+        let started = Instant::now();
         let submitted = catch_panic(|| backend.submit(batch, picks, output));
         if let Some(last_pass_end) = self.last_pass_end.take() {
             // An asynchronous pass counts as begun once it is in the device queue, after `submit` returns.
-            let gap = if self.backend.overlaps() { last_pass_end.elapsed() } else { began - last_pass_end };
+            let gap = if self.backend.overlaps() { last_pass_end.elapsed() } else { started - last_pass_end };
             self.counters.gap_seconds.observe(gap.as_secs_f64());
         }
         submitted
@@ -208,7 +208,7 @@ impl PassRunner {
         catch_panic(|| backend.replace_weights(weights))
     }
 
-    /// Ends a series of passes, so that the time until the next one is not measured as a gap between two steps.
+    /// Ends a series of passes, so the time until the next one is not measured as a gap between two steps.
     pub(super) fn end_series(&mut self) {
         self.last_pass_end = None;
     }

@@ -32,7 +32,7 @@ impl BlockPool {
             holders: vec![0; count as usize],
             keys: vec![None; count as usize],
             known: HashMap::new(),
-            // Reversed, so that low block numbers are taken first and high ones stay unwritten.
+            // Reversed, so low block numbers are taken first and high ones stay unwritten.
             free: (0..count).rev().collect(),
             cached: Lru::new(count as usize),
             used: 0,

@@ -3,7 +3,7 @@
 use waymark_models::BLOCK;
 
 /// Identifies the KV of a block: the weights, the tenant, all tokens before the block and its own tokens. 128 bits of
-/// BLAKE3, so that a client cannot construct two prefixes that collide.
+/// BLAKE3, so a client cannot construct two prefixes that collide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct PrefixKey([u8; 16]);
 

@@ -33,7 +33,7 @@ struct CoreMachine {
     /// If `true`, the backend is asynchronous, and a step stays in flight until the next operation that ends it.
     overlaps: bool,
     flying: bool,
-    /// If `true`, costs of steps stay unknown, so that all tokens that are found are proposed.
+    /// If `true`, costs of steps stay unknown, so all tokens that are found are proposed.
     unmeasured: bool,
     /// Commands held back until the step in flight ends.
     held: VecDeque<EngineCommand>,

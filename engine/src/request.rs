@@ -18,7 +18,7 @@ use super::token::{Token, TurnFinish};
 pub struct LoadedAdapter {
     /// Slot in the backend; reused after an unload.
     pub slot: AdapterSlot,
-    /// Identity in cache keys; never reused, so that cached KV of a replaced adapter cannot be found.
+    /// Identity in cache keys; never reused, so cached KV of a replaced adapter cannot be found.
     pub generation: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct Generate {
     /// Grammar that the turn must follow; excludes `allow`. Log-probabilities stay those of the full distribution.
     pub constraint: Option<Arc<dyn Constraint>>,
     /// First tokens of the turn, taken as given instead of being sampled. They are computed, delivered and counted like
-    /// sampled ones, each with its log-probability, so that a recorded sequence can be scored again.
+    /// sampled ones, each with its log-probability, so a recorded sequence can be scored again.
     pub force: Vec<u32>,
     /// If `true`, sampling continues after an end-of-sequence token.
     pub ignore_eos: bool,

@@ -65,7 +65,7 @@ impl Sequence {
         self.open_block().is_some_and(|block| pool.is_shared(block))
     }
 
-    /// Makes the block of the next token the sequence's own, if its beginning is computed, so that others never see a
+    /// Makes the block of the next token the sequence's own, if its beginning is computed, so others never see a
     /// change. If the block is shared, takes one from the pool and returns the old and the new block to copy.
     pub(super) fn own_open_block(&mut self, pool: &mut BlockPool) -> Option<(u32, u32)> {
         let shared = self.open_block()?;
@@ -220,7 +220,7 @@ impl Sequence {
         again
     }
 
-    /// Releases all blocks. Blocks with known content stay in the cache, the first ones longest, so that nothing is
+    /// Releases all blocks. Blocks with known content stay in the cache, the first ones longest, so nothing is
     /// lost until they are overwritten.
     pub(super) fn release(&mut self, pool: &mut BlockPool) {
         // Last block first: the least recently used cached block is overwritten first, and a prefix is useless without

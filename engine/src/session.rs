@@ -68,7 +68,7 @@ impl Session {
         Session { shared: self.shared.clone(), id, options, tokens, known: keep, cached, registration }
     }
 
-    /// Keeps the first `length` tokens. Unlike a fork, the session keeps its number, its age and its place, so that a
+    /// Keeps the first `length` tokens. Unlike a fork, the session keeps its number, its age and its place, so a
     /// full queue does not refuse the next turn. That turn computes none of the kept tokens whose KV the session still
     /// has, except the last one if nothing is appended. A `length` beyond the end changes nothing.
     pub fn truncate(&mut self, length: usize) {

@@ -35,7 +35,7 @@ impl TurnStage {
         self.now.record("tokens", count(tokens));
     }
 
-    /// Logs inside the caller's span, so that the log line carries the request's ID.
+    /// Logs inside the caller's span, so the log line carries the request's ID.
     pub(super) fn tell(&self, what: impl FnOnce()) {
         self.caller.in_scope(what);
     }

@@ -21,7 +21,7 @@ pub(super) const STEPS_PER_AUDIT: u64 = 256;
 /// A pass in flight; its rows are in [`StepLoop::rows`].
 #[derive(Debug)]
 struct PassInFlight {
-    began: Instant,
+    started: Instant,
     submitted: Result<(), String>,
 }
 
@@ -58,10 +58,10 @@ impl StepLoop {
 
     /// Begins a step. Returns `false` if no pass began; otherwise [`conclude`](Self::conclude) must be called.
     pub(super) fn begin(&mut self) -> bool {
-        let began = Instant::now();
+        let started = Instant::now();
         // Taken to satisfy the borrow checker, and put back below to reuse the allocation.
         let mut rows = std::mem::take(&mut self.rows);
-        self.scheduler.plan(began, &mut rows);
+        self.scheduler.plan(started, &mut rows);
         let planned = !rows.is_empty();
         self.copy_blocks(&mut rows);
         if rows.is_empty() {
@@ -76,7 +76,7 @@ impl StepLoop {
         self.counters.batch_rows.observe(rows.len() as f64);
         let submitted = self.begin_pass(&rows);
         self.rows = rows;
-        self.flight = Some(PassInFlight { began, submitted });
+        self.flight = Some(PassInFlight { started, submitted });
         true
     }
 
@@ -111,7 +111,7 @@ impl StepLoop {
 
     /// Ends the step in progress.
     pub(super) fn conclude(&mut self) {
-        let Some(PassInFlight { began, submitted }) = self.flight.take() else { return };
+        let Some(PassInFlight { started, submitted }) = self.flight.take() else { return };
         let rows = std::mem::take(&mut self.rows);
         let result = submitted.and_then(|()| self.passes.collect());
         let sound = result.is_ok();
@@ -122,7 +122,7 @@ impl StepLoop {
             self.failures += 1;
         }
         if sound {
-            self.scheduler.record_step(began.elapsed());
+            self.scheduler.record_step(started.elapsed());
         }
         self.rows = rows;
         if self.failures >= self.max_failures {
@@ -133,7 +133,7 @@ impl StepLoop {
             self.scheduler.audit();
         }
         self.publish();
-        self.counters.step_seconds.observe(began.elapsed().as_secs_f64());
+        self.counters.step_seconds.observe(started.elapsed().as_secs_f64());
     }
 
     /// Builds the batch and begins its pass.
@@ -156,7 +156,7 @@ impl StepLoop {
         any
     }
 
-    /// Processes the result of a pass. Rows of a failed pass are run again one by one, without proposed tokens, so that
+    /// Processes the result of a pass. Rows of a failed pass are run again one by one, without proposed tokens, so
     /// only those fail that fail alone. Returns `true` if any row succeeded.
     fn finish_pass(&mut self, rows: &[PlannedRow], result: Result<(), String>) -> bool {
         let Err(reason) = result else {

@@ -242,7 +242,7 @@ mod tests {
 
         /// For any text, tokenization and stop set, the end is the one that a search in the whole text finds.
         #[test]
-        fn every_tokenisation_finds_the_same_end(
+        fn every_tokenization_finds_the_same_end(
             text in "[ab<]{0,40}",
             stops in prop::collection::vec("[ab<]{1,4}", 1..4),
             cuts in prop::collection::vec(1usize..5, 40),

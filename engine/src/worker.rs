@@ -66,7 +66,7 @@ fn serve(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<oneshot:
 }
 
 /// Executes commands while the backend works. Returns the first command that has to wait for the pass; later ones stay
-/// in the channel, so that none overtakes another.
+/// in the channel, so none overtakes another.
 fn run_during_pass(core: &mut Core, commands: &Receiver<EngineCommand>) -> Option<EngineCommand> {
     core.steps().send();
     let mut held = None;

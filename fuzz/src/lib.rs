@@ -9,7 +9,6 @@ pub mod corpus;
 pub mod embedder;
 mod file;
 pub mod gguf;
-mod house;
 pub mod index;
 pub mod openie;
 pub mod protocol;
@@ -20,6 +19,7 @@ pub mod safetensors;
 mod sse;
 pub mod stream;
 pub mod template;
+mod test_app;
 pub mod tokenizer;
 
 /// Function that takes any bytes and panics if a promise is broken.

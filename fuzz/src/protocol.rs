@@ -12,8 +12,8 @@ use waymark_models::tokenizer::{Detokenizer, TokenBytes};
 pub fn run(data: &[u8]) {
     let Some((cuts, bytes)) = data.split_first_chunk::<8>() else { return };
     let pieces = cut(bytes, cuts);
-    let text = detokenised(&pieces);
-    assert_eq!(text, String::from_utf8_lossy(bytes), "detokenised in pieces");
+    let text = detokenized(&pieces);
+    assert_eq!(text, String::from_utf8_lossy(bytes), "detokenized in pieces");
     for name in Policy::BUILTIN {
         let protocol = Policy::builtin(name).expect("it is built in").protocol;
         check_whole(&*protocol, &text);
@@ -37,7 +37,7 @@ fn cut<'b>(bytes: &'b [u8], cuts: &[u8; 8]) -> Vec<&'b [u8]> {
     pieces
 }
 
-fn detokenised(pieces: &[&[u8]]) -> String {
+fn detokenized(pieces: &[&[u8]]) -> String {
     let mut table = TokenBytes::new();
     pieces.iter().for_each(|piece| table.push(piece, false));
     let mut detokenizer = Detokenizer::new(Arc::new(table));

@@ -9,8 +9,8 @@ use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use waymark_engine::mock::Lines;
 
-use super::house::{Answer, House};
 use super::sse;
+use super::test_app::{Answer, TestApp};
 
 /// `a`, `b`, …, `z`, `{`, `|`, … (byte by byte) in this order; new ones go to the end, or the seeds change their meaning.
 pub const ROUTES: &[(&Method, &str)] = &[
@@ -59,12 +59,12 @@ pub const ROUTES: &[(&Method, &str)] = &[
 const FORM: &str = "multipart/form-data; boundary=fuzz";
 
 thread_local! {
-    static HOUSE: RefCell<House> = RefCell::new(house());
+    static APP: RefCell<TestApp> = RefCell::new(app());
 }
 
-fn house() -> House {
+fn app() -> TestApp {
     let lines = Lines::new(["<think>Hm.</think><search> [passage] Faust </search>", "<answer>Goethe</answer>"]);
-    House::whole(&lines.terminator("</information>\n\n"))
+    TestApp::whole(&lines.terminator("</information>\n\n"))
 }
 
 pub fn run(data: &[u8]) {
@@ -75,7 +75,7 @@ pub fn run(data: &[u8]) {
 pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
     let (letter, rest) = data.split_first()?;
     let (method, path) = ROUTES[usize::from(letter.wrapping_sub(b'a')) % ROUTES.len()];
-    HOUSE.with_borrow_mut(|kept| {
+    APP.with_borrow_mut(|kept| {
         let answer = match *method {
             Method::POST if path == "/v1/files" => kept.send_as(FORM, method, path, rest),
             Method::POST if path.ends_with("/search") => kept.send(method, &path.replace("{id}", "default"), rest),
@@ -97,35 +97,35 @@ pub fn answered(data: &[u8]) -> Option<(StatusCode, String)> {
                 .iter()
                 .any(|changed| path.starts_with(changed));
         if changes && !path.ends_with("/search") && *method != Method::GET && answer.status.is_success() {
-            *kept = house();
+            *kept = app();
         }
         Some((answer.status, answer.text()))
     })
 }
 
 /// Plays an episode and returns the ID of its trace. Traces of earlier episodes may have been evicted.
-fn trace(house: &House) -> String {
-    let answer = house.post("/v1/agent", &json!({"question": "Who wrote Faust?", "model": "routerag"}));
+fn trace(app: &TestApp) -> String {
+    let answer = app.post("/v1/agent", &json!({"question": "Who wrote Faust?", "model": "routerag"}));
     let episode: Value = serde_json::from_slice(&answer.body).expect("an episode is JSON");
     episode["id"].as_str().expect("an episode has an id").to_owned()
 }
 
 /// The ids of a vector store and of its file.
-fn vector_store(house: &House) -> (String, String) {
+fn vector_store(app: &TestApp) -> (String, String) {
     let id = |answer: Answer| {
         let created: Value = serde_json::from_slice(&answer.body).expect("what was made is JSON");
         created["id"].as_str().expect("it has an id").to_owned()
     };
     let form = "--fuzz\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n--fuzz\r\n\
                 content-disposition: form-data; name=\"file\"; filename=\"a.txt\"\r\n\r\nGoethe wrote Faust.\r\n--fuzz--\r\n";
-    let uploaded = house.send_as(FORM, &Method::POST, "/v1/files", form.as_bytes()).expect("a path is a URI");
+    let uploaded = app.send_as(FORM, &Method::POST, "/v1/files", form.as_bytes()).expect("a path is a URI");
     let file = id(uploaded);
-    (id(house.post("/v1/vector_stores", &json!({"file_ids": [file]}))), file)
+    (id(app.post("/v1/vector_stores", &json!({"file_ids": [file]}))), file)
 }
 
 /// The id of an empty conversation.
-fn conversation(house: &House) -> String {
-    let answer = house.post("/v1/conversations", &json!({}));
+fn conversation(app: &TestApp) -> String {
+    let answer = app.post("/v1/conversations", &json!({}));
     let created: Value = serde_json::from_slice(&answer.body).expect("a conversation is JSON");
     created["id"].as_str().expect("a conversation has an id").to_owned()
 }

@@ -9,9 +9,9 @@ use axum::http::{Method, StatusCode};
 use serde_json::Value;
 use waymark_engine::mock::Lines;
 
-use super::house::{Answer, House};
 use super::request;
 use super::sse::{self, Message};
+use super::test_app::{Answer, TestApp};
 
 const PATH: &str = "/v1/responses";
 
@@ -19,25 +19,25 @@ const PATH: &str = "/v1/responses";
 const ENDS: [&str; 2] = ["response.completed", "response.incomplete"];
 
 thread_local! {
-    static HOUSE: LazyLock<House> = LazyLock::new(|| {
+    static APP: LazyLock<TestApp> = LazyLock::new(|| {
         let lines = Lines::new(["<think>Hm.</think><search> [passage] Faust </search>", "<answer>Goethe wrote it</answer>"]);
-        House::new(&lines.terminator("</information>\n\n"), "Goethe wrote Faust.")
+        TestApp::new(&lines.terminator("</information>\n\n"), "Goethe wrote Faust.")
     });
 }
 
 pub fn run(data: &[u8]) {
-    HOUSE.with(|house| {
-        let answer = house.send(&Method::POST, PATH, data).expect("a path is a URI");
+    APP.with(|app| {
+        let answer = app.send(&Method::POST, PATH, data).expect("a path is a URI");
         request::check(&answer);
         if !answer.status.is_success() {
             return;
         }
         let told = if answer.is_stream() { streamed(&answer) } else { json(&answer) };
         let ended = match told["status"].as_str() {
-            Some("queued" | "in_progress") => streamed(&get(house, &format!("{}?stream=true", id(&told)))),
+            Some("queued" | "in_progress") => streamed(&get(app, &format!("{}?stream=true", id(&told)))),
             _ => told,
         };
-        kept(house, &ended);
+        kept(app, &ended);
     });
 }
 
@@ -45,8 +45,8 @@ fn id(response: &Value) -> &str {
     response["id"].as_str().expect("a response has an id")
 }
 
-fn get(house: &House, rest: &str) -> Answer {
-    house.send(&Method::GET, &format!("{PATH}/{rest}"), b"").expect("an id fits into a URI")
+fn get(app: &TestApp, rest: &str) -> Answer {
+    app.send(&Method::GET, &format!("{PATH}/{rest}"), b"").expect("an id fits into a URI")
 }
 
 fn json(answer: &Answer) -> Value {
@@ -82,8 +82,8 @@ fn text(response: &Value) -> String {
 
 /// Checks that a response can be fetched if and only if it is stored, and deletes it, so that every input finds the
 /// server in the same state.
-fn kept(house: &House, response: &Value) {
-    let found = get(house, id(response));
+fn kept(app: &TestApp, response: &Value) {
+    let found = get(app, id(response));
     if response["store"] == false {
         assert_eq!(found.status, StatusCode::NOT_FOUND, "{}", found.text());
         return;
@@ -94,6 +94,6 @@ fn kept(house: &House, response: &Value) {
     }
     assert_eq!(text(&again), text(response));
     let path = format!("{PATH}/{}", id(response));
-    let forgotten = house.send(&Method::DELETE, &path, b"").expect("an id fits into a URI");
+    let forgotten = app.send(&Method::DELETE, &path, b"").expect("an id fits into a URI");
     assert_eq!(forgotten.status, StatusCode::OK, "{}", forgotten.text());
 }

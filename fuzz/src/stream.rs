@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use waymark_agent::{Policy, SegmentKind};
 use waymark_engine::mock::Lines;
 
-use super::house::House;
 use super::sse::{self, Message};
+use super::test_app::TestApp;
 
 /// Maximum length of a text in bytes. A token is a byte here.
 const LONGEST: usize = 300;
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
 
 /// Checks the streams of a policy without a protocol that writes the text.
 fn said(text: &str) {
-    let house = House::new(&Lines::new([text]), "");
+    let app = TestApp::new(&Lines::new([text]), "");
     let plain = Policy::builtin("plain").expect("it is built in").protocol;
     let wanted = |kind| -> String {
         plain.spans(text).into_iter().filter(|span| span.kind == kind).map(|span| &text[span.range]).collect()
@@ -29,14 +29,14 @@ fn said(text: &str) {
     let question = format!("Say {text}.");
 
     let body = json!({"model": "plain", "stream": true, "question": question});
-    let events = values(&house.post("/v1/agent", &body).body);
+    let events = values(&app.post("/v1/agent", &body).body);
     let deltas = |kind: &str| -> String { of_type(&events, kind).filter_map(|event| event["text"].as_str()).collect() };
     assert_eq!(events[0]["question"], question.as_str());
     assert_eq!((deltas("answer"), deltas("think")), (wanted(SegmentKind::Answer), wanted(SegmentKind::Think)));
     assert_eq!(of_type(&events, "finished").count(), 1);
 
     let body = json!({"model": "plain", "stream": true, "messages": [{"role": "user", "content": question}]});
-    let chunks = values(&house.post("/v1/chat/completions", &body).body);
+    let chunks = values(&app.post("/v1/chat/completions", &body).body);
     let deltas = |key: &str| -> String {
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][key].as_str()).collect()
     };
@@ -51,8 +51,8 @@ fn said(text: &str) {
 /// Checks the stream of a policy whose search finds the text.
 fn found(text: &str) {
     let lines = Lines::new(["<search> [passage] x </search>", "<answer>done</answer>"]);
-    let house = House::new(&lines.terminator("</information>\n\n"), text);
-    let events = values(&house.post("/v1/agent", &json!({"model": "routerag", "stream": true, "question": "x"})).body);
+    let app = TestApp::new(&lines.terminator("</information>\n\n"), text);
+    let events = values(&app.post("/v1/agent", &json!({"model": "routerag", "stream": true, "question": "x"})).body);
     let found: Vec<_> = of_type(&events, "search_finished").collect();
     assert_eq!(found.len(), 1, "{events:?}");
     assert_eq!(found[0]["hits"][0]["passage"]["text"], text);

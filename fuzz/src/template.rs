@@ -8,7 +8,7 @@ use waymark_models::chat::{ChatTemplate, Message};
 use waymark_models::tokenizer::Tokenizer;
 
 use super::file::parts;
-use super::house::CHATML;
+use super::test_app::CHATML;
 
 /// Far above what the fuel allows on a busy machine.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -43,7 +43,7 @@ fn measure(dir: &Path, rounds: usize) {
         next: AtomicUsize::new(0),
         queries: Mutex::default(),
     });
-    let begun = Instant::now();
+    let started = Instant::now();
     let index = Index::open_with(dir, Arc::clone(&embed) as _, &OpenOptions::default()).unwrap();
     let graph = index.graph().expect("an index with a graph");
     println!(
@@ -53,7 +53,7 @@ fn measure(dir: &Path, rounds: usize) {
         graph.facts(),
         graph.adjacency().targets.len(),
         embed.dims,
-        begun.elapsed().as_secs_f64() * 1e3
+        started.elapsed().as_secs_f64() * 1e3
     );
     let fact = |number: usize| graph.fact_vector((number % graph.facts()) as u32);
     let mixed = |i: usize| fact(i * 7919).iter().zip(fact(i * 104_729 + 1)).map(|(a, b)| a + 0.6 * b).collect();
@@ -71,7 +71,7 @@ fn measure(dir: &Path, rounds: usize) {
         ("graph, HippoRAG 2", &index, Mode::Graph, GraphVariant::HippoRag),
         ("graph, Waymark", &index, Mode::Graph, GraphVariant::Waymark),
         ("hybrid", &index, Mode::Hybrid, GraphVariant::RouteRag),
-        ("triples, GraphRAG-R1", &index, Mode::Triples, GraphVariant::GraphR1),
+        ("triples, GraphRAG-R1", &index, Mode::Triples, GraphVariant::GraphRagR1),
         ("graph, by a local walk", &local, Mode::Graph, GraphVariant::RouteRag),
         ("passage", &index, Mode::Passage, GraphVariant::RouteRag),
     ] {
@@ -97,11 +97,11 @@ fn times(
         for text in texts {
             let query = Query { graph: variant.into(), ..Query::new(text, mode, 5).ranking(ranking) };
             clock.lock().unwrap().begun.clear();
-            let begun = Instant::now();
+            let started = Instant::now();
             let evidence = index.search(&query).unwrap();
             // The first round warms up.
             if round > 0 {
-                times.push(begun.elapsed().as_secs_f64() * 1e3);
+                times.push(started.elapsed().as_secs_f64() * 1e3);
                 clock.lock().unwrap().end();
             }
             assert!(!evidence.hits.is_empty());

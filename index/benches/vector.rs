@@ -37,11 +37,15 @@ fn main() {
         metadata: None,
     };
     let corpus = Corpus::from_documents("vectors", (0..count).map(document).collect());
-    let begun = Instant::now();
+    let started = Instant::now();
     let built = BuildOptions { journal: false, ..BuildOptions::default() };
     build(corpus, embed.as_ref(), dir.path(), &built, &()).unwrap();
     println!("{count} vectors of {} numbers, {QUERIES} queries, k = {K}", options.dims);
-    println!("built in {:.1} s with {} threads, store and BM25 included", begun.elapsed().as_secs_f64(), built.threads);
+    println!(
+        "built in {:.1} s with {} threads, store and BM25 included",
+        started.elapsed().as_secs_f64(),
+        built.threads
+    );
 
     let open = |exact_below, candidates| {
         let options = OpenOptions { exact_below, candidates, ..OpenOptions::default() };
@@ -70,9 +74,9 @@ fn times(queries: &[Vec<f32>], find: &dyn Fn(usize, &[f32]) -> Found) -> (Vec<Fo
     let mut best = f64::INFINITY;
     let mut found = Vec::new();
     for _ in 0..3 {
-        let begun = Instant::now();
+        let started = Instant::now();
         found = queries.iter().enumerate().map(|(place, query)| find(place, query)).collect();
-        best = best.min(begun.elapsed().as_secs_f64());
+        best = best.min(started.elapsed().as_secs_f64());
     }
     (found, best)
 }

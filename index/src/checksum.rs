@@ -59,20 +59,26 @@ impl FileChecksum {
         }
     }
 
-    /// Reads a whole file and returns the byte ranges of its damaged blocks. Calls `read` with the length of each
-    /// block. If no block checksums are known, the file counts as one block.
+    /// Reads a whole file and returns the byte ranges of its damaged blocks, all within the recorded length. A block
+    /// that is missing or has another length is damaged. Calls `read` with the length of each block. If no block
+    /// checksums are known, the file counts as one block.
     pub(crate) fn damaged(&self, path: &Path, read: &mut dyn FnMut(u64)) -> Result<Vec<Range<u64>>, IndexError> {
         let mut whole = SumWriter::default();
         let mut damaged = Vec::new();
+        let mut next = 0;
         each_block(path, |place, block| {
             whole.add(block);
             read(block.len() as u64);
-            if self.block(place).is_some_and(|sum| sum != crc32fast::hash(block)) {
-                let start = place * BLOCK;
-                damaged.push(start..start + block.len() as u64);
+            next = place + 1;
+            if let Some((range, sum)) = self.expected(place)
+                && (block.len() as u64 != range.end - range.start || sum != crc32fast::hash(block))
+            {
+                damaged.push(range);
             }
             Ok(())
         })?;
+        // The blocks behind the end of a file that was cut.
+        damaged.extend((next..).map_while(|place| self.expected(place)).map(|(range, _)| range));
         let whole = whole.finish();
         if damaged.is_empty() && (whole.crc32 != self.crc32 || whole.bytes != self.bytes) {
             damaged.push(0..self.bytes);
@@ -80,8 +86,15 @@ impl FileChecksum {
         Ok(damaged)
     }
 
+    /// Returns the bytes of block number `place` and its checksum. `None` if the checksum is not known.
+    fn expected(&self, place: u64) -> Option<(Range<u64>, u32)> {
+        let start = place.checked_mul(BLOCK).filter(|start| *start < self.bytes)?;
+        let end = self.bytes.min(start.saturating_add(BLOCK));
+        Some((start..end, self.block(place)?))
+    }
+
     /// Returns the checksum of block number `place`. `None` if it is not known.
-    pub(crate) fn block(&self, place: u64) -> Option<u32> {
+    fn block(&self, place: u64) -> Option<u32> {
         let start = usize::try_from(place).ok()?.checked_mul(8)?;
         u32::from_str_radix(self.blocks.get(start..start.checked_add(8)?)?, 16).ok()
     }
@@ -158,5 +171,30 @@ mod tests {
         assert_eq!(whole.damaged(&path, &mut |_| ()).unwrap().len(), 1);
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
         assert!(sum.check(&path, 1).is_err());
+    }
+
+    #[test]
+    fn blocks_of_a_file_of_another_length_are_named_as_recorded() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        let bytes: Vec<u8> = (0..5 * BLOCK / 2).map(|i| (i % 251) as u8).collect();
+        let sum = FileChecksum::of_bytes(&bytes);
+        let blocks = [0..BLOCK, BLOCK..2 * BLOCK, 2 * BLOCK..5 * BLOCK / 2];
+        let block = BLOCK as usize;
+        for (found, expected) in [
+            (bytes[..0].to_vec(), &blocks[..]),
+            (bytes[..block].to_vec(), &blocks[1..]),
+            (bytes[..block + 100].to_vec(), &blocks[1..]),
+            ([&bytes[..], b"more"].concat(), &blocks[2..]),
+            (bytes.repeat(2), &blocks[2..]),
+            (bytes.clone(), &blocks[3..]),
+        ] {
+            std::fs::write(&path, &found).unwrap();
+            assert_eq!(sum.damaged(&path, &mut |_| ()).unwrap(), expected, "{} bytes", found.len());
+        }
+        // Bytes were added behind the last block, and none of the recorded ones is damaged.
+        let even = FileChecksum::of_bytes(&bytes[..2 * block]);
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(even.damaged(&path, &mut |_| ()).unwrap().first(), Some(&(0..2 * BLOCK)));
     }
 }

@@ -8,7 +8,7 @@ use crate::delta::{DocumentDelta, log};
 use crate::error::IndexError;
 use crate::graph::{TripleFile, TripleOrigin};
 use crate::layout::{graph_file, snapshot_file, snapshot_name};
-use crate::manifest::{GraphInfo, Manifest};
+use crate::manifest::{GraphInfo, Manifest, Verification};
 use crate::near_ids::NearestIds;
 use crate::store::{CurrentStore, PassageStore};
 
@@ -35,7 +35,7 @@ impl Contents {
         let name = snapshot_name(manifest.base());
         let passages = format!("{name}/{}", snapshot_file::STORE);
         let stated = format!("{name}/{}/{}", snapshot_file::GRAPH, graph_file::TRIPLES);
-        manifest.verify_some(dir, true, |file| file == passages || file == stated)?;
+        manifest.verify_some(dir, Verification::Checksums, |file| file == passages || file == stated)?;
         let store = PassageStore::open(&dir.join(&passages))?;
         if store.len() as u64 != manifest.base_passages() {
             let message = format!("it holds {} passages instead of {}", store.len(), manifest.base_passages());
@@ -100,24 +100,24 @@ impl Contents {
     pub fn near_ids(&self, id: &str, limit: usize) -> Result<Vec<String>, IndexError> {
         let mut nearest = NearestIds::new(id, limit);
         for number in self.store.numbers() {
-            nearest.offer(number, self.store.name(number)?.0);
+            nearest.offer(number, self.store.name(number)?.id);
         }
         Ok(nearest.into_ids())
     }
 
     fn document(&self, number: u32, all_triples: bool) -> Result<Document, IndexError> {
         let mut document = self.store.document(number)?;
-        let told = |origin| match origin {
+        let is_exported = |origin| match origin {
             TripleOrigin::None => false,
             TripleOrigin::Given | TripleOrigin::Extracted => true,
             TripleOrigin::Builtin => all_triples,
         };
         match self.store.delta.get(number).flatten() {
-            Some(changed) if told(changed.origin) => document.triples = Some(changed.triples.clone()),
+            Some(changed) if is_exported(changed.origin) => document.triples = Some(changed.triples.clone()),
             Some(_) => {}
             None => {
                 if let (Some(triples), Some(info)) = (&self.triples, self.manifest.base_graph())
-                    && told(triples.origin(number).told_by(info))
+                    && is_exported(triples.origin(number).resolved_with(info))
                 {
                     document.triples = Some(triples.get(number)?);
                 }

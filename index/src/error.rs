@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::corpus::READABLE;
 use crate::embed::EmbedError;
 use crate::filter::FilterError;
+use crate::invalid_option::InvalidOption;
 use crate::location::Location;
 use crate::mode::Mode;
 use crate::rerank::RerankError;
-use crate::search_options::InvalidOption;
 
 /// Error returned by an [`Extract`](crate::Extract).
 pub type ExtractError = Box<dyn std::error::Error + Send + Sync>;

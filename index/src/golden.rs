@@ -8,11 +8,35 @@ mod outside;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-pub(crate) use outside::{by_parameter, cases, data, require};
+pub(crate) use outside::{by_parameter, data, require};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::openie::valid_triples;
 use crate::{BuildOptions, Corpus, CorpusOptions, Embed, EmbedError, build};
+
+/// Stem of the files with graphs.
+const GRAPHS: &str = "hipporag_graph_search";
+
+/// Reads all cases of a section from the files of a stem. Graphs that [`built`] cannot build are left out. Only a
+/// folder named by the environment may have such graphs.
+pub(crate) fn cases<T: DeserializeOwned>(stem: &str, section: &str) -> Vec<T> {
+    let mut cases: Vec<Value> = outside::cases(stem, section);
+    if stem == GRAPHS {
+        cases.retain(|graph| {
+            require(has_titles(graph), format_args!("graph {}: a passage has no title", graph["name"]));
+            has_titles(graph)
+        });
+    }
+    let parsed = |case| serde_json::from_value(case).unwrap_or_else(|error| panic!("{stem}, {section}: {error}"));
+    cases.into_iter().map(parsed).collect()
+}
+
+/// Returns `true` if every passage of a graph is a title, a line break, and a text.
+fn has_titles(graph: &Value) -> bool {
+    let has_title = |passage: &Value| passage.as_str().is_some_and(|passage| passage.contains('\n'));
+    graph["passages"].as_array().is_some_and(|passages| passages.iter().all(has_title))
+}
 
 /// Embedder that looks up vectors in a corpus of `hipporag_graph_search.json`.
 pub(crate) struct Given(HashMap<String, Vec<f32>>);
@@ -60,4 +84,10 @@ pub(crate) fn built(corpus: &Value, dir: &Path) -> PathBuf {
     build(Corpus::open(&path, &CorpusOptions::default()).unwrap(), &embed, &out, &BuildOptions::default(), &())
         .unwrap();
     out
+}
+
+#[test]
+fn a_graph_with_an_untitled_passage_is_recognized() {
+    assert!(has_titles(&json!({"passages": ["Title\ntext", "Other\ntext"]})));
+    assert!(!has_titles(&json!({"passages": ["Title\ntext", "text"]})));
 }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::error::IndexError;
 use crate::folder::{self, LockedFolder};
 use crate::layout::{HISTORY, MANIFEST, delta_name};
-use crate::manifest::{DeltaInfo, FORMAT, Manifest};
+use crate::manifest::{DeltaInfo, FORMAT, Manifest, Verification};
 
 /// Kept or current snapshot of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn restore_snapshot(dir: &Path, number: u64, keep: usize) -> Result<Manifest
     let writing = LockedFolder::lock(dir)?;
     let current = Manifest::read(dir)?;
     let old = find(dir, number)?;
-    old.verify(dir, true)?;
+    old.verify(dir, Verification::Checksums)?;
     let snapshot = writing.next_snapshot(Some(current.snapshot))?;
     let delta = match &old.delta {
         Some(delta) => Some(forked(dir, delta, &old, snapshot)?),
@@ -149,12 +149,22 @@ pub(crate) fn keep(dir: &Path) -> Result<(), IndexError> {
     fs::create_dir_all(&folder).map_err(IndexError::io("create", &folder))?;
     let target = path(dir, current.snapshot);
     match fs::hard_link(dir.join(MANIFEST), &target) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => keep_own(&dir.join(MANIFEST), &target)?,
         Err(_) => fs::write(&target, current.to_json()).map_err(IndexError::io("write", &target))?,
         Ok(()) => {}
     }
     folder::sync_file(&target)?;
     folder::sync_folder(&folder)
+}
+
+/// Replaces a kept manifest with the number of the current one, unless it is the current one. A pull may have put
+/// another index into the folder since it was kept.
+fn keep_own(manifest: &Path, target: &Path) -> Result<(), IndexError> {
+    let json = fs::read(manifest).map_err(IndexError::io("read", manifest))?;
+    if fs::read(target).is_ok_and(|kept| kept == json) {
+        return Ok(());
+    }
+    folder::replace_file(&target.with_extension("part"), target, &json)
 }
 
 /// Removes all but the last `keep` kept manifests.

@@ -66,7 +66,7 @@ impl Index {
         allowed: Option<&AllowedPassages>,
     ) -> Result<TripleHit, IndexError> {
         let passages = passages_stating(graph, fact, allowed).take(MOST_PASSAGES);
-        let passages = passages.map(|number| Ok(self.snapshot.store.name(number)?.0));
+        let passages = passages.map(|number| Ok(self.snapshot.store.name(number)?.id));
         let fact = graph.fact(fact);
         Ok(TripleHit {
             rank,

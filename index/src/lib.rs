@@ -36,6 +36,7 @@ mod graph_ranking;
 mod history;
 mod hits;
 mod index;
+mod invalid_option;
 mod kag;
 mod layout;
 mod lexical;
@@ -83,13 +84,14 @@ pub use evidence::{
     Passage, PathEdge, RerankRank, SeedFact, SeedPhrase, TripleHit,
 };
 pub use explore::{
-    ChunkSiblings, EdgeKind, ExampleQuestion, GraphNode, Neighborhood, NodeEdge, NodeKind, PassageName, PhraseLookup,
-    PhraseMatch, PhraseMatchKind, QuestionFact, TripleSource,
+    ChunkSiblings, EdgeKind, ExampleQuestion, GraphNode, Neighborhood, NodeEdge, NodeKind, PhraseLookup, PhraseMatch,
+    PhraseMatchKind, QuestionFact, TripleSource,
 };
 pub use extract::{Extract, Passages, TripleSink};
 pub use filter::{FactFilter, FilterError};
 pub use history::{SnapshotSummary, restore_snapshot, snapshots};
 pub use index::{Index, IndexInfo};
+pub use invalid_option::InvalidOption;
 pub use layout::MANIFEST;
 pub use live::{LiveIndex, LiveState};
 pub use location::Location;
@@ -97,7 +99,7 @@ pub use manifest::{BuildInfo, DeltaInfo, EmbedderInfo, FORMAT, GraphInfo, Manife
 pub use mapped_faults::catch_mapped_faults;
 pub use mode::{GraphVariant, Mode, Ranking, UnknownName};
 pub use model_filter::ModelFilter;
-pub use options::{GraphOptions, KagOptions, OpenOptions, Relevance, RerankOptions};
+pub use options::{GraphOptions, KagOptions, MAX_K, OpenOptions, Relevance, RerankOptions};
 pub use pending::{PendingChange, PendingChanges, PendingFile};
 pub use prepare::PreparedVectors;
 pub use progress::{BuildPhase, BuildProgress, EmbeddingEstimate, UnreadScript};
@@ -105,7 +107,6 @@ pub use prompts::Prompts;
 pub use query::{ENTITIES, Query, TRIPLES};
 pub use repair::{RepairReport, repair};
 pub use rerank::{Rerank, RerankError, RerankScore};
-pub use search_options::{
-    GraphOverrides, InvalidOption, MAX_K, SearchField, SearchFields, SearchOptions, SearchScope, WithSearch,
-};
+pub use search_options::{GraphOverrides, SearchField, SearchFields, SearchOptions, SearchScope, WithSearch};
+pub use store::PassageName;
 pub use triple::Triple;

@@ -22,6 +22,15 @@ pub const FORMAT: u32 = 4;
 /// the analyzer of words alone, the only one that programs of its time know.
 const OLDEST: u32 = 2;
 
+/// Extent of a check of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verification {
+    /// Compares the size of each file.
+    Sizes,
+    /// Compares the size and the checksum of each file.
+    Checksums,
+}
+
 /// Description of an index, stored as `manifest.json` in its folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
@@ -238,17 +247,16 @@ impl Manifest {
         json
     }
 
-    /// Checks that the list of files is complete, and the size of every file. With `checksums`, also checks every
-    /// checksum.
-    pub(crate) fn verify(&self, dir: &Path, checksums: bool) -> Result<(), IndexError> {
-        self.verify_some(dir, checksums, |_| true)
+    /// Checks that the list of files is complete, and every file to the extent of `verification`.
+    pub(crate) fn verify(&self, dir: &Path, verification: Verification) -> Result<(), IndexError> {
+        self.verify_some(dir, verification, |_| true)
     }
 
     /// Checks like [`Manifest::verify`], but only the files for which `wanted` returns `true`.
     pub(crate) fn verify_some(
         &self,
         dir: &Path,
-        checksums: bool,
+        verification: Verification,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<(), IndexError> {
         self.check_names().map_err(|message| IndexError::corrupt(&dir.join(MANIFEST), message))?;
@@ -264,7 +272,7 @@ impl Manifest {
             if bytes != expected.bytes {
                 return Err(IndexError::corrupt(&path, format!("it has {bytes} bytes instead of {}", expected.bytes)));
             }
-            if checksums {
+            if verification == Verification::Checksums {
                 expected.check(&path, self.base())?;
             }
         }
@@ -357,7 +365,7 @@ mod tests {
         for (place, expected) in WHOLE.iter().enumerate() {
             let mut files = WHOLE.to_vec();
             files.remove(place);
-            let error = naming(&files).verify(Path::new("index"), false).unwrap_err().to_string();
+            let error = naming(&files).verify(Path::new("index"), Verification::Sizes).unwrap_err().to_string();
             let named = expected.trim_end_matches("meta.json");
             assert!(error.contains("manifest.json") && error.contains(named), "{error}");
         }
@@ -382,7 +390,8 @@ mod tests {
             "snapshot-3/../passages.bin",
             "snapshot-3/lexical/../../passages.bin",
         ] {
-            let error = naming(&[&WHOLE[..], &[name]].concat()).verify(Path::new("index"), true).unwrap_err();
+            let manifest = naming(&[&WHOLE[..], &[name]].concat());
+            let error = manifest.verify(Path::new("index"), Verification::Checksums).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
         }
     }

@@ -18,7 +18,7 @@ use crate::folder::{LockedFolder, MergeLock, PartialSnapshot};
 use crate::graph::{Deriving, Graph};
 use crate::layout::{delta_name, snapshot_name};
 use crate::live::LiveIndex;
-use crate::manifest::{DeltaInfo, GraphInfo, Manifest};
+use crate::manifest::{DeltaInfo, GraphInfo, Manifest, Verification};
 use crate::options::OpenOptions;
 use crate::progress::{BuildPhase, BuildProgress};
 use crate::snapshot::{Snapshot, change};
@@ -74,9 +74,9 @@ impl LiveIndex {
                 if !live.current().manifest().needs_merge() {
                     continue;
                 }
-                let begun = Instant::now();
+                let started = Instant::now();
                 match live.merge(&options, bytes_per_second) {
-                    Ok(true) => tracing::info!(seconds = begun.elapsed().as_secs_f64(), "merged the log of changes"),
+                    Ok(true) => tracing::info!(seconds = started.elapsed().as_secs_f64(), "merged the log of changes"),
                     Ok(false) => {}
                     Err(error) => {
                         tracing::warn!(%error, "cannot merge the log of changes: trying again later");
@@ -174,7 +174,7 @@ impl Merge<'_> {
         let mut documents = base.store.numbers().map(|number| base.document(number));
         let graph = draft.write(part, &mut documents, Some(goes_on))?;
         // The copied files must be intact: damage must not get a fresh checksum.
-        base.manifest.verify(&self.live.dir, true)?;
+        base.manifest.verify(&self.live.dir, Verification::Checksums)?;
         let source = base.manifest.graph.as_ref().map(|graph| graph.source.clone());
         let graph = graph.map(|graph| GraphInfo { source: source.unwrap_or_else(|| graph.source.clone()), ..graph });
         draft.seal(part, base.manifest.snapshot, base.manifest.corpus.clone(), graph)
@@ -312,14 +312,14 @@ fn known_vectors(
 /// Limit on the bytes that a merge writes per second. Sleeps in the progress reports of the writers.
 #[derive(Debug)]
 struct Pace {
-    begun: Instant,
+    started: Instant,
     before: u64,
     bytes_per_second: Option<u64>,
 }
 
 impl Pace {
     fn new(bytes_per_second: Option<u64>) -> Pace {
-        Pace { begun: Instant::now(), before: written(), bytes_per_second }
+        Pace { started: Instant::now(), before: written(), bytes_per_second }
     }
 }
 
@@ -328,7 +328,7 @@ impl BuildProgress for Pace {
         // Reports come once per passage; looking at every hundredth suffices.
         let Some(limit) = self.bytes_per_second.filter(|_| done.is_multiple_of(100)) else { return };
         let due = Duration::from_secs_f64(written().saturating_sub(self.before) as f64 / limit.max(1) as f64);
-        thread::sleep(due.saturating_sub(self.begun.elapsed()).min(Duration::from_secs(1)));
+        thread::sleep(due.saturating_sub(self.started.elapsed()).min(Duration::from_secs(1)));
     }
 }
 

@@ -28,6 +28,10 @@ impl Mode {
     /// All modes, in display order.
     pub const ALL: [Mode; 6] = [Mode::Passage, Mode::Graph, Mode::Hybrid, Mode::Triples, Mode::Kag, Mode::Hypergraph];
 
+    /// Modes whose passages are reranked on request. [`Mode::Kag`] uses the reranker's scores as edge weights of its
+    /// walk.
+    pub(crate) const RERANKED: [Mode; 3] = [Mode::Passage, Mode::Graph, Mode::Hybrid];
+
     /// Default ranking of passages in this mode: fused in passage search; dense in every mode that searches the graph,
     /// as in RouteRAG's `[graph][passage]` (§3.1.2).
     pub fn ranking(self) -> Ranking {
@@ -124,8 +128,10 @@ pub enum GraphVariant {
     RouteRag,
     /// HippoRAG 2 itself.
     HippoRag,
-    /// GraphRAG-R1's fork, which follows RouteRAG's but links twenty facts.
-    GraphR1,
+    /// GraphRAG-R1's fork, which follows RouteRAG's but links twenty facts. Also read under its earlier name,
+    /// `graph_r1`.
+    #[serde(rename = "graphrag_r1", alias = "graph_r1")]
+    GraphRagR1,
     /// Waymark's own: the walk also starts from the phrases that the query names, from the passages to which their
     /// facts lead and from those that share its words, and [`Mode::Hybrid`] weighs the graph's list more than the other
     /// one.
@@ -135,7 +141,7 @@ pub enum GraphVariant {
 impl GraphVariant {
     /// All variants, in display order.
     pub const ALL: [GraphVariant; 4] =
-        [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphR1, GraphVariant::Waymark];
+        [GraphVariant::RouteRag, GraphVariant::HippoRag, GraphVariant::GraphRagR1, GraphVariant::Waymark];
 }
 
 impl fmt::Display for GraphVariant {
@@ -143,7 +149,7 @@ impl fmt::Display for GraphVariant {
         f.write_str(match self {
             GraphVariant::RouteRag => "route_rag",
             GraphVariant::HippoRag => "hippo_rag",
-            GraphVariant::GraphR1 => "graph_r1",
+            GraphVariant::GraphRagR1 => "graphrag_r1",
             GraphVariant::Waymark => "waymark",
         })
     }
@@ -153,8 +159,13 @@ impl FromStr for GraphVariant {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<GraphVariant, UnknownName> {
-        let unknown = || UnknownName { name: name.to_owned(), known: "route_rag, hippo_rag, graph_r1, waymark" };
-        GraphVariant::ALL.into_iter().find(|variant| variant.to_string() == name).ok_or_else(unknown)
+        match name {
+            "route_rag" => Ok(GraphVariant::RouteRag),
+            "hippo_rag" => Ok(GraphVariant::HippoRag),
+            "graphrag_r1" | "graph_r1" => Ok(GraphVariant::GraphRagR1),
+            "waymark" => Ok(GraphVariant::Waymark),
+            _ => Err(UnknownName { name: name.to_owned(), known: "route_rag, hippo_rag, graphrag_r1, waymark" }),
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl PartialSchema for Relevance {
             .property("kind", ObjectBuilder::new().schema_type(Type::String).description(Some(kind)))
             .required("kind")
             .property("slope", real("Slope of the sigmoid."))
-            .property("centre", real("Cosine at which the sigmoid is one half."))
+            .property("center", real("Cosine at which the sigmoid is one half."))
             .into()
     }
 }

@@ -6,8 +6,11 @@ use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
+use crate::invalid_option::InvalidOption;
 use crate::mode::GraphVariant;
-use crate::search_options::{InvalidOption, MAX_K};
+
+/// Maximum number of passages, and of triples, that requests and policies may ask for in one search.
+pub const MAX_K: usize = 200;
 
 /// Options for [`Index::open_with`](crate::Index::open_with).
 #[derive(Debug, Clone)]
@@ -90,7 +93,7 @@ impl Default for GraphOptions {
 
 impl From<GraphVariant> for GraphOptions {
     fn from(variant: GraphVariant) -> GraphOptions {
-        let linking_top_k = if variant == GraphVariant::GraphR1 { 20 } else { 5 };
+        let linking_top_k = if variant == GraphVariant::GraphRagR1 { 20 } else { 5 };
         GraphOptions { variant, linking_top_k, damping: 0.5, passage_weight: 0.05 }
     }
 }
@@ -174,12 +177,13 @@ impl RerankOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Relevance {
-    /// `1 / (1 + exp(-slope · (cosine - centre)))`.
+    /// `1 / (1 + exp(-slope · (cosine - center)))`.
     Sigmoid {
         /// Steepness of the sigmoid.
         slope: f64,
-        /// Cosine whose relevance is one half.
-        centre: f64,
+        /// Cosine whose relevance is one half. Also read under its earlier spelling `centre`.
+        #[serde(alias = "centre")]
+        center: f64,
     },
     /// The cosine itself, or 0 if it is negative. The variant has braces because serde accepts unknown fields next to a
     /// unit variant.
@@ -190,7 +194,7 @@ impl Default for Relevance {
     /// Values for sentence embedders such as MiniLM, which give unrelated texts a cosine below 0.2 and answers one
     /// above 0.5.
     fn default() -> Relevance {
-        Relevance::Sigmoid { slope: 10.0, centre: 0.4 }
+        Relevance::Sigmoid { slope: 10.0, center: 0.4 }
     }
 }
 
@@ -199,7 +203,7 @@ impl Relevance {
     pub fn of(self, cosine: f32) -> f64 {
         let cosine = f64::from(cosine);
         match self {
-            Relevance::Sigmoid { slope, centre } => 1.0 / (1.0 + (-slope * (cosine - centre)).exp()),
+            Relevance::Sigmoid { slope, center } => 1.0 / (1.0 + (-slope * (cosine - center)).exp()),
             Relevance::Cosine {} => cosine.clamp(0.0, 1.0),
         }
     }
@@ -227,8 +231,8 @@ impl KagOptions {
         }
         match self.relevance {
             // A slope from JSON is finite; one computed by a caller of the library may not be.
-            Relevance::Sigmoid { slope, centre } if !(slope.is_finite() && centre.is_finite()) => {
-                refuse(&format_args!("{slope} and {centre}"), "needs a finite `slope` and `centre`")
+            Relevance::Sigmoid { slope, center } if !(slope.is_finite() && center.is_finite()) => {
+                refuse(&format_args!("{slope} and {center}"), "needs a finite `slope` and `center`")
             }
             Relevance::Sigmoid { .. } | Relevance::Cosine {} => Ok(()),
         }

@@ -6,9 +6,9 @@ use std::time::Instant;
 use crate::condition::Condition;
 use crate::embed::QueryContext;
 use crate::error::IndexError;
+use crate::invalid_option::InvalidOption;
 use crate::mode::{Mode, Ranking};
 use crate::options::{GraphOptions, KagOptions, RerankOptions};
-use crate::search_options::InvalidOption;
 
 /// Query to an index.
 #[derive(Debug, Clone, PartialEq)]

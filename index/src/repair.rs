@@ -101,3 +101,27 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), IndexError> {
     folder::replace_file(&part, path, bytes)?;
     path.parent().map_or(Ok(()), folder::sync_folder)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::checksum::BLOCK;
+
+    #[test]
+    fn a_file_of_another_length_is_restored_from_a_copy() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = temp.path().join("copy.bin");
+        let path = temp.path().join("file.bin");
+        let bytes: Vec<u8> = (0..5 * BLOCK / 2).map(|i| (i % 251) as u8).collect();
+        let sum = FileChecksum::of_bytes(&bytes);
+        fs::write(&copy, &bytes).unwrap();
+        let cut = bytes[..BLOCK as usize + 100].to_vec();
+        for damage in [Vec::new(), cut, [&bytes[..], b"more"].concat(), bytes.repeat(2)] {
+            fs::write(&path, &damage).unwrap();
+            let ranges = sum.damaged(&path, &mut |_| ()).unwrap();
+            restore(&path, &copy, &sum, &ranges).unwrap();
+            assert!(fs::read(&path).unwrap() == bytes, "{} bytes", damage.len());
+        }
+    }
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::delta::log;
 use crate::error::IndexError;
 use crate::live::LiveIndex;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Verification};
 
 /// Longest pause between two scrubs of a damaged index, to notice a repair.
 const REPAIRED: Duration = Duration::from_secs(10);
@@ -83,7 +83,7 @@ impl LiveIndex {
 
     fn check_lengths(&self) {
         let manifest = self.current().manifest().clone();
-        let Err(error) = manifest.verify(&self.dir, false) else { return };
+        let Err(error) = manifest.verify(&self.dir, Verification::Sizes) else { return };
         // A snapshot that was replaced meanwhile may have lost its files by right.
         if self.current().manifest().base() == manifest.base() {
             let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,13 +97,13 @@ impl LiveIndex {
 
 /// Reads all files of a snapshot at a limited rate. Fails with the first damage.
 fn check(dir: &Path, manifest: &Manifest, bytes_per_second: u64) -> Result<(), IndexError> {
-    manifest.verify(dir, false)?;
-    let begun = Instant::now();
+    manifest.verify(dir, Verification::Sizes)?;
+    let started = Instant::now();
     let mut bytes = 0_u64;
     let mut pace = |read: u64| {
         bytes += read;
         let due = Duration::from_secs_f64(bytes as f64 / bytes_per_second.max(1) as f64);
-        thread::sleep(due.saturating_sub(begun.elapsed()));
+        thread::sleep(due.saturating_sub(started.elapsed()));
     };
     for (name, sum) in &manifest.files {
         let path = dir.join(name);

@@ -17,7 +17,7 @@ use crate::graph::{DerivedGraph, Deriving, Graph, StatementChanges, TripleOrigin
 use crate::graph_ranking::GraphRanker;
 use crate::layout::{snapshot_file, snapshot_name};
 use crate::lexical::LexicalIndex;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Verification};
 use crate::mapped_faults::FaultMark;
 use crate::options::OpenOptions;
 use crate::query::Query;
@@ -64,7 +64,8 @@ impl Snapshot {
 
     /// Opens the snapshot of `manifest`.
     pub(crate) fn open(dir: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
-        manifest.verify(dir, options.verify)?;
+        let verification = if options.verify { Verification::Checksums } else { Verification::Sizes };
+        manifest.verify(dir, verification)?;
         let files = dir.join(snapshot_name(manifest.base()));
         let Some(delta) = manifest.delta.clone() else { return Snapshot::open_files(&files, manifest, options) };
         let records = log::read(&dir.join(&delta.log), delta.bytes, manifest.embedder.dims)?;

@@ -149,10 +149,10 @@ fn random(state: &mut u64) -> u64 {
 /// step.
 fn killed(task: &str, rounds: u64) -> BTreeMap<&'static str, u64> {
     let (_temp, dir) = first();
-    let begun = Instant::now();
+    let started = Instant::now();
     // A point below 0 is never reached: the task runs to its end.
     assert!(start(&dir, task, -1).wait().unwrap().success());
-    let whole = begun.elapsed();
+    let whole = started.elapsed();
     assert_eq!(check(&dir), "second");
     // More steps than any task has; lowered below to those that were taken.
     let mut seen = BTreeMap::new();
@@ -217,11 +217,11 @@ fn a_merge_killed_at_any_time_changes_nothing_or_all() {
         let temp = tempfile::tempdir().unwrap();
         let to_merge = temp.path().join("index");
         copy(&dir, &to_merge);
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut child = start(&to_merge, "merge", -1);
         if round == 0 {
             assert!(child.wait().unwrap().success());
-            whole = begun.elapsed();
+            whole = started.elapsed();
         } else {
             // Up to twice the time of the last whole merge, so that about half of the kills come after its end.
             std::thread::sleep(whole.mul_f64((random(&mut state) % 1000) as f64 / 500.0));
@@ -233,10 +233,10 @@ fn a_merge_killed_at_any_time_changes_nothing_or_all() {
         assert!(is_merged || round > 0, "a merge that is not killed is whole");
         merged += u64::from(is_merged && round > 0);
         // The next merge removes what a killed one left, and a commit goes on from either state.
-        let begun = Instant::now();
+        let started = Instant::now();
         assert!(start(&to_merge, "merge", -1).wait().unwrap().success());
         if !is_merged {
-            whole = begun.elapsed();
+            whole = started.elapsed();
         }
         assert!(!files(&to_merge).iter().any(|file| file.to_string_lossy().contains(".part")));
         assert_eq!(check(&to_merge), "second");

@@ -53,7 +53,7 @@ fn one_record_of_ten_megabytes_takes_no_more_than_its_length_asks_for() {
     let took = phases.0.elapsed();
     let graph = report.manifest.graph.unwrap();
     println!("{took:.1?}, {} MiB, {} phrases, {} facts", peak(), graph.phrases, graph.facts);
-    phases.1.lock().unwrap().iter().for_each(|(phase, begun)| println!("{phase} from {begun:.1?}"));
+    phases.1.lock().unwrap().iter().for_each(|(phase, started)| println!("{phase} from {started:.1?}"));
     assert!(graph.phrases > 20_000 && graph.facts > 20_000, "{graph:?}");
     // Half a minute on an idle machine; a step that compares all pairs of triples would take hours.
     assert!(took < Duration::from_secs(1800), "{took:?}");

@@ -355,9 +355,9 @@ fn a_watched_index_follows_other_processes() {
     let manifest = fs::read(dir.join("manifest.json")).unwrap();
     fs::write(dir.join("manifest.json"), "{").unwrap();
     let until = |condition: &dyn Fn() -> bool| {
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         while !condition() {
-            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", live.state());
+            assert!(started.elapsed() < std::time::Duration::from_secs(60), "{:?}", live.state());
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
     };

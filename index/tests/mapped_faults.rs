@@ -137,9 +137,9 @@ fn a_vector_graph_that_is_cut_off_stops_the_threads_that_read_it_and_no_other() 
         let found = reading.current().search(&query);
         done.send(found.is_ok()).unwrap();
     });
-    let begun = Instant::now();
+    let started = Instant::now();
     while live.damage().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the fault is not noticed");
+        assert!(started.elapsed() < Duration::from_secs(60), "the fault is not noticed");
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(live.damage().unwrap().contains("vectors.usearch"));

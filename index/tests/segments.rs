@@ -233,6 +233,24 @@ fn a_kept_manifest_that_cannot_be_read_loses_no_file_of_its_snapshot() {
 }
 
 #[test]
+fn a_kept_manifest_of_another_index_gives_way_to_the_own_one_of_its_number() {
+    let (_temp, dir) = index(20);
+    let (_temp, other) = index(30);
+    let options = CommitOptions { keep: 3, ..appending() };
+    let number = add(&dir, "own", &options);
+    assert_eq!(add(&other, "foreign", &options), number);
+    let own = fs::read(dir.join("manifest.json")).unwrap();
+    let kept = dir.join(format!("history/manifest-{number}.json"));
+    // As after a pull that has replaced an index with a history.
+    fs::copy(other.join("manifest.json"), &kept).unwrap();
+    add(&dir, "later", &options);
+    assert!(fs::read(&kept).unwrap() == own, "the kept manifest is not that of the snapshot");
+    restore_snapshot(&dir, number, 3).unwrap();
+    let index = open(&dir).unwrap();
+    assert!(index.passage("own").unwrap().is_some() && index.passage("later").unwrap().is_none());
+}
+
+#[test]
 fn commits_made_during_a_merge_are_carried_over() {
     let (_temp, dir) = index(300);
     let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p waymark-models --bench roofline -- FILE.gguf… [--threads 2] [--svg OUT.svg]`
 //!
-//! Each file is decoded with 1 to 128 sequences of one token each, so that attention costs next to nothing. A step
+//! Each file is decoded with 1 to 128 sequences of one token each, so attention costs next to nothing. A step
 //! reads every weight once and computes two operations per weight and sequence.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -131,7 +131,7 @@ fn plot(limits: &Limits, curves: &[(String, Vec<Point>)]) -> String {
     for exponent in 0..=3 {
         let intensity = 10f64.powi(exponent);
         svg += &line(intensity, RATE.0 * 1e9, intensity, RATE.1 * 1e9, "#ddd");
-        // A bit to the left, so that the last number ends with the axis.
+        // A bit to the left, so the last number ends with the axis.
         svg += &text(intensity * 0.88, RATE.0 * 0.82e9, &intensity.to_string(), "#000");
     }
     for rate in [10.0, 100.0, 1000.0] {

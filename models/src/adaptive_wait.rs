@@ -52,20 +52,20 @@ impl AdaptiveWait {
         self.limit
     }
 
-    /// Polls `ready` until it returns `true`. Returns `false` when work that began at `begun` is not done within the
+    /// Polls `ready` until it returns `true`. Returns `false` when work that began at `started` is not done within the
     /// limit. Work that is ready at the first poll counts as done, however late that poll is.
     ///
     /// # Errors
     /// The errors of `ready`.
-    pub fn wait<E>(&mut self, begun: Instant, mut ready: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
+    pub fn wait<E>(&mut self, started: Instant, mut ready: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
         while !ready()? {
-            match self.pause(begun.elapsed()) {
+            match self.pause(started.elapsed()) {
                 WaitAction::Yield => thread::yield_now(),
                 WaitAction::Sleep(time) => thread::sleep(time),
                 WaitAction::TimedOut => return Ok(false),
             }
         }
-        self.last = begun.elapsed();
+        self.last = started.elapsed();
         Ok(true)
     }
 
@@ -106,11 +106,15 @@ mod tests {
     #[test]
     fn what_never_ends_is_given_up_at_the_limit() {
         let limit = Duration::from_millis(20);
-        let begun = Instant::now();
-        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Ok::<_, Infallible>(false)), Ok(false));
-        assert!(begun.elapsed() >= limit);
-        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Ok::<_, Infallible>(true)), Ok(true), "done, if asked late");
-        assert_eq!(AdaptiveWait::new(limit).wait(begun, || Err::<bool, _>("elapsed")), Err("elapsed"));
+        let started = Instant::now();
+        assert_eq!(AdaptiveWait::new(limit).wait(started, || Ok::<_, Infallible>(false)), Ok(false));
+        assert!(started.elapsed() >= limit);
+        assert_eq!(
+            AdaptiveWait::new(limit).wait(started, || Ok::<_, Infallible>(true)),
+            Ok(true),
+            "done, if asked late"
+        );
+        assert_eq!(AdaptiveWait::new(limit).wait(started, || Err::<bool, _>("elapsed")), Err("elapsed"));
     }
 
     #[test]

@@ -40,11 +40,10 @@ impl Checkpoint {
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         ModelLayout::check(path)?;
         let weights = Weights::open(path)?;
-        let part = match weights.gguf() {
+        let TextParts { tokenizer, template, mut eos } = match weights.gguf() {
             Some(gguf) => from_gguf(gguf)?,
             None => from_folder(if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) })?,
         };
-        let (tokenizer, template, mut eos) = part;
         let rows = weights.config().vocab;
         let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
         let tokenizer = tokenizer.fitted_to(rows).map_err(corrupt)?;
@@ -59,7 +58,12 @@ impl Checkpoint {
     }
 }
 
-type TextParts = (Tokenizer, Option<ChatTemplate>, Vec<u32>);
+/// Parts of a checkpoint that concern text.
+struct TextParts {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    eos: Vec<u32>,
+}
 
 fn from_gguf(gguf: &Gguf) -> Result<TextParts, ModelError> {
     let tokenizer = Tokenizer::from_gguf(gguf)?;
@@ -71,7 +75,7 @@ fn from_gguf(gguf: &Gguf) -> Result<TextParts, ModelError> {
     let template = gguf.text("tokenizer.chat_template");
     let template = template.map(|source| ChatTemplate::new(source, &name("bos"), &name("eos"))).transpose()?;
     let eos = end_tokens(&tokenizer, ["eos", "eot", "eom"].into_iter().filter_map(id));
-    Ok((tokenizer, template, eos))
+    Ok(TextParts { tokenizer, template, eos })
 }
 
 fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
@@ -100,7 +104,7 @@ fn from_folder(folder: &Path) -> Result<TextParts, ModelError> {
         Some(false) => None,
         None => tokenizer.opening_token(),
     };
-    Ok((tokenizer.with_bos(bos_id), template, eos))
+    Ok(TextParts { tokenizer: tokenizer.with_bos(bos_id), template, eos })
 }
 
 /// End-of-turn tokens named by the checkpoint and the control tokens among [`END_TOKENS`], sorted by ID, without
@@ -177,7 +181,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Entries of added tokens in a `tokenizer.json` whose vocabulary has one token, so that their IDs begin at 1.
+    /// Entries of added tokens in a `tokenizer.json` whose vocabulary has one token, so their IDs begin at 1.
     fn added_tokens(tokens: &[(&str, bool)]) -> Vec<Value> {
         let added = |(id, (name, special)): (u32, &(&str, bool))| {
             json!({
@@ -192,7 +196,7 @@ mod tests {
     fn a_text_begins_with_bos_where_the_files_say_so() {
         let folder = tempfile::tempdir().unwrap();
         let write = |file: &str, json: Value| std::fs::write(folder.path().join(file), json.to_string()).unwrap();
-        let first = || from_folder(folder.path()).unwrap().0.encode_text("a").unwrap();
+        let first = || from_folder(folder.path()).unwrap().tokenizer.encode_text("a").unwrap();
         let model = json!({ "type": "BPE", "vocab": { "a": 0 }, "merges": [] });
         let added = added_tokens(&[("<s>", true), ("<cls>", true)]);
         let tokenizer = json!({ "version": "1.0", "added_tokens": added, "model": model });
@@ -239,11 +243,11 @@ mod tests {
         write("tokenizer.json", json!({ "version": "1.0", "added_tokens": added, "model": model }));
         write("tokenizer_config.json", json!({ "eos_token": { "content": "</turn>" } }));
         write("generation_config.json", json!({ "eos_token_id": [2, 1] }));
-        let (tokenizer, _, eos) = from_folder(folder.path()).unwrap();
+        let TextParts { tokenizer, eos, .. } = from_folder(folder.path()).unwrap();
         assert_eq!(tokenizer.id("<|eot_id|>"), Some(4));
         // `<|eot_id|>` is not a control token here.
         assert_eq!(eos, [1, 2, 3]);
         write("generation_config.json", json!({ "eos_token_id": 1 }));
-        assert_eq!(from_folder(folder.path()).unwrap().2, [1, 2, 3]);
+        assert_eq!(from_folder(folder.path()).unwrap().eos, [1, 2, 3]);
     }
 }

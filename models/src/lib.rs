@@ -2,7 +2,7 @@
 //!
 //! On the CPU everything is computed in `f32`, unless the layers' matrix multiplications are set to `bf16`
 //! ([`Arithmetic`]). Weights stay in memory in the checkpoint's format and are unpacked panel by panel inside the
-//! matrix multiplication, so that serving, training and parity tests share the same numerics.
+//! matrix multiplication, so serving, training and parity tests share the same numerics.
 
 pub mod adapter;
 pub mod adaptive_wait;

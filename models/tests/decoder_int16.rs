@@ -51,7 +51,7 @@ fn logits_depend_on_the_sequence_alone() {
     let each = LENGTH.div_ceil(BLOCK);
     let mut kv = decoder.kv_cache(sequences.len() * each);
     let tables: Vec<_> = (0..sequences.len()).map(|index| table((index * each) as u32, LENGTH)).collect();
-    // Chunks of different lengths, so that tokens meet tiles of all sizes.
+    // Chunks of different lengths, so tokens meet tiles of all sizes.
     for (start, end) in [(0, 37), (37, 38), (38, 59), (59, 60)] {
         let mut batch = ForwardBatch::new();
         for (tokens, table) in sequences.iter().zip(&tables) {

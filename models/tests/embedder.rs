@@ -89,16 +89,16 @@ fn a_query_does_not_wait_for_a_whole_batch() {
         let done = AtomicBool::new(false);
         let (whole, longest) = std::thread::scope(|scope| {
             let batch = scope.spawn(|| {
-                let begun = Instant::now();
+                let started = Instant::now();
                 assert_eq!(embedder.embed(&batch).unwrap().len(), 32);
                 done.store(true, Ordering::Release);
-                begun.elapsed()
+                started.elapsed()
             });
             let mut longest = Duration::ZERO;
             while !done.load(Ordering::Acquire) {
-                let begun = Instant::now();
+                let started = Instant::now();
                 embedder.embed(&["a query"]).unwrap();
-                longest = longest.max(begun.elapsed());
+                longest = longest.max(started.elapsed());
             }
             (batch.join().unwrap(), longest)
         });

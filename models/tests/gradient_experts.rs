@@ -109,7 +109,7 @@ fn threads_and_recomputed_layers_change_no_bit_and_a_limit_takes_less_memory() {
     }
 }
 
-/// The router is computed in `f32`, but from inputs that attention in `bf16` has rounded, so that a token near the
+/// The router is computed in `f32`, but from inputs that attention in `bf16` has rounded, so a token near the
 /// boundary between two experts may choose the other one. Hence the wide bounds, for random weights of 32 values per row.
 #[test]
 fn gradients_in_bf16_are_close_to_those_in_f32() {

@@ -77,7 +77,7 @@ fn passes_allocate_what_is_announced() {
             allocated.push(found);
         }
     }
-    // Experts are computed again in the backward pass, so that their width adds to the working memory alone: gate, up,
+    // Experts are computed again in the backward pass, so their width adds to the working memory alone: gate, up,
     // and the activated gate with its gradient. No layer keeps any of them.
     let wider = 4 * TOKENS * (96 - 32) * size_of::<f32>();
     for place in [0, 1] {

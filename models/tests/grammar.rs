@@ -109,20 +109,20 @@ fn schemas_that_cannot_be_followed_are_refused_in_time() {
         json!({"enum": []}),
         json!([]),
     ] {
-        let begun = Instant::now();
+        let started = Instant::now();
         let refused = vocabulary.compile(&Json::Schema(schema.clone()));
         assert!(matches!(refused, Err(GrammarError::Schema(_))), "{schema} gave {refused:?}");
         let message = refused.unwrap_err().to_string();
         assert!(!message.is_empty() && !message.contains('\n') && message.len() < 400, "{message}");
         // Generous, for slow machines under load; without the limits, some of these would take minutes.
-        assert!(begun.elapsed() < Duration::from_secs(60), "{schema}");
+        assert!(started.elapsed() < Duration::from_secs(60), "{schema}");
     }
     assert!(vocabulary.compile(&Json::Object).is_ok(), "none of this harms the next one");
 }
 
 #[test]
 fn a_pattern_may_be_heavy_but_no_token_is() {
-    let begun = Instant::now();
+    let started = Instant::now();
     let schema = json!({"type": "string", "pattern": "((a{1,500}){1,500}b){1,500}"});
     let Ok(grammar) = vocabulary().compile(&Json::Schema(schema)) else { return };
     let mut writer = grammar.begin();
@@ -133,7 +133,7 @@ fn a_pattern_may_be_heavy_but_no_token_is() {
         }
         writer.accept(u32::from(byte)).unwrap();
     }
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
 /// Returns a schema of about 60 KB whose definitions form a chain. `link` returns a schema that contains a reference.

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, SystemTime};
 
 use hub::Hub;
 use sha2::{Digest, Sha256};
@@ -284,6 +285,77 @@ fn hub_ids_bring_what_a_model_consists_of() {
 }
 
 #[test]
+fn copied_files_need_no_hub() {
+    let hub = Hub::serve(&[("config.json", b"{}"), ("model.safetensors", CONTENT)]);
+    let mut bench = Bench::new(CONTENT).with_hub(&hub);
+    let folder = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
+    let weights = fs::File::options().write(true).open(folder.join("model.safetensors")).unwrap();
+    // As a copy that does not keep the times.
+    weights.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    bench.options.hub = Some("http://127.0.0.1:9".to_owned());
+    assert_eq!(pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap(), folder);
+    // A copy with another content does.
+    fs::write(folder.join("model.safetensors"), b"damaged").unwrap();
+    let error = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap_err();
+    assert!(error.to_string().contains("cannot be reached"), "{error}");
+    bench.options.hub = Some(hub.address.clone());
+    assert_eq!(pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap(), folder);
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), CONTENT);
+}
+
+#[test]
+fn the_address_of_a_hub_may_end_in_a_slash() {
+    let hub = Hub::serve(&[("config.json", b"{}"), ("model.safetensors", CONTENT)]);
+    let mut bench = Bench::new(CONTENT);
+    bench.options.hub = Some(format!("{}/", hub.address));
+    let folder = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), CONTENT);
+}
+
+#[test]
+fn the_only_gguf_of_a_repository_is_found_in_its_subfolder() {
+    let hub = Hub::serve(&[("quantized/little.gguf", CONTENT), ("README.md", b"hello")]);
+    let bench = Bench::new(CONTENT).with_hub(&hub);
+    for _ in 0..2 {
+        let file = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
+        assert!(file.ends_with("org--name/quantized/little.gguf"), "{}", file.display());
+        assert_eq!(fs::read(file).unwrap(), CONTENT);
+    }
+    // Opening a folder finds the GGUF at its top.
+    let hub = Hub::serve(&[("little.gguf", CONTENT)]);
+    let bench = Bench::new(CONTENT).with_hub(&hub);
+    let folder = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
+    assert!(folder.ends_with("org--name"), "{}", folder.display());
+}
+
+#[test]
+fn the_index_of_shards_says_which_are_taken() {
+    let index: &[u8] = br#"{"weight_map": {"a": "weights-b.safetensors", "b": "weights-a.safetensors"}}"#;
+    let [first, second] = ["weights-a.safetensors", "weights-b.safetensors"];
+    let hub = Hub::serve(&[
+        ("config.json", b"{}"),
+        ("model.safetensors.index.json", index),
+        (first, CONTENT),
+        (second, b"the second shard"),
+        ("model-00001-of-00001.safetensors", b"a shard of another index"),
+    ]);
+    let mut bench = Bench::new(CONTENT).with_hub(&hub);
+    let folder = pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap();
+    assert_eq!(fs::read(folder.join(first)).unwrap(), CONTENT);
+    assert_eq!(fs::read(folder.join(second)).unwrap(), b"the second shard");
+    assert!(!folder.join("model-00001-of-00001.safetensors").exists());
+    // The shards are recorded too.
+    fs::remove_file(folder.join(second)).unwrap();
+    assert_eq!(pull_with("org/name", &bench.cache(), &bench.options, &()).unwrap(), folder);
+    assert!(folder.join(second).is_file());
+
+    let outside = Hub::serve(&[("model.safetensors.index.json", br#"{"weight_map": {"a": "../a.safetensors"}}"#)]);
+    bench.options.hub = Some(outside.address.clone());
+    let error = pull_with("org/other", &bench.cache(), &bench.options, &()).unwrap_err();
+    assert!(error.to_string().contains("not a file name in the same directory"), "{error}");
+}
+
+#[test]
 fn a_hub_id_brings_one_commit_though_the_branch_moves_on() {
     let hub = Hub::serve(&[("config.json", b"{}"), ("model.safetensors", CONTENT)]);
     hub.push(&[("config.json", b"{\"of\": \"another\"}"), ("model.safetensors", b"other weights")]);
@@ -301,6 +373,13 @@ fn a_name_without_hashes_is_pinned_on_first_use() {
          [[model]]\nname = 'little'\nkind = 'reranker'\nabout = ''\nlicense = ''\n\
          [[model.source]]\nhub = 'org/little'\nrevision = 'main'\n";
     bench.options.catalog = Catalog::parse(catalog).unwrap();
+    // Nothing can be verified before the first pull is complete, and what it has downloaded so far stays.
+    let part = bench.cache().join("models/little.partial/part");
+    fs::create_dir_all(part.parent().unwrap()).unwrap();
+    fs::write(&part, b"so far").unwrap();
+    let error = verify("little", &bench.cache(), &bench.options.catalog, &()).unwrap_err();
+    assert!(matches!(&error, PullError::Changed(path) if path.ends_with("models/little")), "{error}");
+    assert!(part.is_file());
     let folder = bench.pull().unwrap();
     assert!(folder.ends_with("models/little"));
     assert_eq!(pinned_commit(&folder).as_deref(), Some("c0ffee"));

@@ -299,7 +299,7 @@ fn letters_among_the_added_tokens_are_found_in_every_text() {
     assert_eq!(segment_ids(&tokenizer, "F\u{fc}hrer", false), ids);
     assert_eq!(tokenizer.encode("\u{fc}\u{fc}", Specials::Literal).unwrap(), [9, 9]);
     assert_eq!(tokenizer.decode(&ids), "F\u{fc}hrer");
-    // Names of several characters may be tags, so that they stay text.
+    // Names of several characters may be tags, so they stay text.
     assert_eq!(tokenizer.encode("<x>", Specials::Parse).unwrap(), [10]);
     assert_eq!(tokenizer.encode("<x>", Specials::Literal).unwrap(), [4, 5, 6]);
     assert_eq!(tokenizer.marker_names(), ["<x>"]);

@@ -73,7 +73,7 @@ fn safetensors_are_read_whole_and_sharded() {
         assert_eq!(weights.config().rope_base, 20_000.0);
     }
     assert_eq!(largest_difference(&Weights::open(&single.path().join("model.safetensors")).unwrap()), 0.0);
-    // An index beside the single file counts for nothing, as in `transformers`.
+    // An index next to the single file is ignored, as in `transformers`.
     let index = "model.safetensors.index.json";
     std::fs::copy(sharded.path().join(index), single.path().join(index)).unwrap();
     assert_eq!(largest_difference(&Weights::open(single.path()).unwrap()), 0.0);

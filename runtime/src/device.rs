@@ -130,7 +130,7 @@ fn gpu_backend(
 
     use waymark_engine::CudaBackend;
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let (mut decoder, size) = gpu_decoder(config, checkpoint, ordinal)?;
     // The first launches load kernels and record graphs, which no request should wait for.
     decoder.warm_up()?;
@@ -145,7 +145,7 @@ fn gpu_backend(
         kv_tokens = plan.blocks * BLOCK,
         max_batch = size.max_batch,
         step_tokens = size.step_tokens,
-        seconds = begun.elapsed().as_secs_f64(),
+        seconds = started.elapsed().as_secs_f64(),
         "computing on a GPU"
     );
     let generation = generation(checkpoint, Rounding::Gpu(config.device.weights));

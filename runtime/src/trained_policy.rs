@@ -79,4 +79,13 @@ mod tests {
         write(r#"{"do_sample": false, "temperature": 0.7}"#);
         assert_eq!(of(Some(dir.path()), "x").sampling.temperature, Some(0.0));
     }
+
+    #[test]
+    fn recommended_values_that_no_request_may_have_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let json = r#"{"temperature": 0.7, "top_p": 0, "top_k": -1, "repetition_penalty": 0}"#;
+        std::fs::write(dir.path().join("generation_config.json"), json).unwrap();
+        let usual = of(None, "x").sampling;
+        assert_eq!(of(Some(dir.path()), "x").sampling, Sampling { temperature: Some(0.7), ..usual });
+    }
 }

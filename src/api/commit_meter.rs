@@ -34,7 +34,7 @@ impl CommitMeter {
 /// Logs the beginning of each phase of a commit, and stores its step in a meter.
 pub(super) struct CommitLog<'a> {
     /// Time at which the commit began.
-    pub(super) begun: Instant,
+    pub(super) started: Instant,
     /// Meter to keep the step in.
     pub(super) meter: &'a CommitMeter,
 }
@@ -43,7 +43,7 @@ impl BuildProgress for CommitLog<'_> {
     fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
         self.meter.set(Some(CommitStep { phase, done, total }));
         if done == 0 {
-            tracing::debug!(%phase, total, seconds = self.begun.elapsed().as_secs_f64(), "committing");
+            tracing::debug!(%phase, total, seconds = self.started.elapsed().as_secs_f64(), "committing");
         }
     }
 }

@@ -12,7 +12,7 @@ use waymark_index::{Changes, PendingChange};
 
 use super::auth::Caller;
 use super::blocking::{run_blocking, run_to_end};
-use super::documents::CommitResponse;
+use super::commit_response::CommitResponse;
 use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{ChangeProgress, ChangeTicket};
@@ -111,7 +111,7 @@ async fn queue(state: AppState, caller: Caller, changes: Changes) -> Result<Resp
     let library = Arc::clone(state.library.as_ref().ok_or_else(ApiError::no_index)?);
     let accepted = {
         let library = Arc::clone(&library);
-        // The change is acknowledged only once it is on disk, so that it survives a crash.
+        // The change is acknowledged only once it is on disk, so it survives a crash.
         run_blocking(move || library.accept(pending)).await?
     };
     let ticket = library.submit(accepted, &caller, &state.metrics.index, &state.drain)?;
@@ -149,7 +149,7 @@ pub(crate) async fn get(
 ) -> Result<axum::Json<CommitStatus>, ApiError> {
     let unknown = |message: String| ApiError::new(Code::CommitNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| unknown(error.body_text()))?;
-    // A change of another key is reported as unknown, so that its existence is not revealed.
+    // A change of another key is reported as unknown, so its existence is not revealed.
     let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.owner);
     let kept = kept.ok_or_else(|| unknown(format!("no change `{id}` is known")))?;
     Ok(axum::Json(kept.status()))

@@ -34,7 +34,7 @@ impl CompileSlots {
 
     /// Waits for a slot. `None` if the slots are closed.
     pub(super) async fn take(&self, caller: &Caller) -> Option<CompileSlot> {
-        // The turn comes first, so that further requests of a key do not stand in the queue of all keys.
+        // The turn comes first, so further requests of a key do not stand in the queue of all keys.
         let turn = match caller.owner.filter(|_| caller.shares) {
             Some(owner) => Some(self.turns_of(owner).acquire_owned().await.ok()?),
             None => None,

@@ -1,7 +1,6 @@
 //! `/v1/documents`: reads and changes the documents of the index while it is searched.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery};
@@ -9,14 +8,15 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
-use waymark_index::{Changes, CommitReport, Document, Index, IndexError, Triple};
+use waymark_index::{Changes, Document, Index, IndexError, Triple};
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
+use super::commit_response::CommitResponse;
 use super::commits::{self, CommitStatus};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::indexes::IndexedState;
+use super::indexes::{IndexOnly, IndexedState};
 use super::library::Library;
 use super::pagination::{PAGE, limit};
 use super::state::AppState;
@@ -79,33 +79,6 @@ pub struct UpsertRequest {
 
 impl WireRequest for UpsertRequest {}
 
-/// Result of a change.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct CommitResponse {
-    /// Always `documents.commit`.
-    pub object: &'static str,
-    /// Snapshot of the index that holds the change. Searches that start later use this snapshot or a newer one.
-    pub snapshot: u64,
-    /// If `true`, a new snapshot was published. `false` if there was nothing to change.
-    pub published: bool,
-    /// Number of added documents.
-    pub added: u64,
-    /// Number of replaced documents.
-    pub replaced: u64,
-    /// Number of documents that were already in the index, identical in every field.
-    pub unchanged: u64,
-    /// Number of removed documents.
-    pub removed: u64,
-    /// Number of documents to remove that were not in the index.
-    pub absent: u64,
-    /// Number of new documents longer than the embedder reads. Dense search sees only their beginning.
-    pub cut: u64,
-    /// Number of documents in the index now.
-    pub documents: u64,
-    /// Duration in milliseconds, including the time spent waiting for other changes.
-    pub milliseconds: f64,
-}
-
 /// Document and the snapshot it was read from.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DocumentResponse {
@@ -144,7 +117,7 @@ pub struct DocumentList {
     Refusals,
 ))]
 pub(crate) async fn upsert(
-    IndexedState(state): IndexedState,
+    IndexOnly(state): IndexOnly,
     caller: Caller,
     JsonBody(request): JsonBody<UpsertRequest>,
 ) -> Result<Response, ApiError> {
@@ -171,7 +144,7 @@ pub(crate) async fn upsert(
         Refusals,
     ))]
 pub(crate) async fn delete(
-    IndexedState(state): IndexedState,
+    IndexOnly(state): IndexOnly,
     caller: Caller,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
@@ -191,12 +164,12 @@ pub(crate) async fn delete(
     ),
     responses(
         (status = 200, description = "the document", body = DocumentResponse),
-        (status = 400, description = "the server has no index", body = ErrorBody),
+        (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
         (status = 404, description = "no such document", body = ErrorBody),
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn get(
-    IndexedState(state): IndexedState,
+    IndexOnly(state): IndexOnly,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<axum::Json<DocumentResponse>, ApiError> {
     let index = state.library()?.live.current();
@@ -273,25 +246,6 @@ impl PageQuery {
             }
         }
         Ok(page)
-    }
-}
-
-impl CommitResponse {
-    /// Builds the response for a change that was received at `begun`.
-    pub(super) fn of(report: &CommitReport, begun: Instant) -> CommitResponse {
-        CommitResponse {
-            object: "documents.commit",
-            snapshot: report.manifest.snapshot,
-            published: report.published,
-            added: report.added,
-            replaced: report.replaced,
-            unchanged: report.unchanged,
-            removed: report.removed,
-            absent: report.absent.len() as u64,
-            cut: report.cut,
-            documents: report.manifest.passages,
-            milliseconds: begun.elapsed().as_secs_f64() * 1e3,
-        }
     }
 }
 

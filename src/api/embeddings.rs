@@ -246,7 +246,7 @@ async fn embed(
         let place = Arc::clone(&admitted);
         // An endpoint encodes nothing here, and its slowest reply would hold the turn.
         let turn = if remote { None } else { Some(served.queue.turn().await) };
-        // Admitted after the turn was taken, so that a waiting chunk holds no memory for encoding.
+        // Admitted after the turn was taken, so a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).max().unwrap_or(0);
         let share =
             if remote { None } else { Some(state.admit_embedding("input", longest, embedder.max_bytes()).await?) };

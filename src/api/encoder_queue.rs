@@ -32,7 +32,7 @@ impl EncoderQueue {
         self.admitted.take(caller)
     }
 
-    /// Waits for the turn of one chunk. Each chunk waits anew, so that other requests are served between the chunks.
+    /// Waits for the turn of one chunk. Each chunk waits again, so other requests are served between the chunks.
     pub(super) async fn turn(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.turn).lock_owned().await
     }

@@ -1,7 +1,7 @@
 //! Admission of texts to encoding: the same bounds for every route that turns text into tokens.
 //!
 //! A text that is too long is refused by its size in bytes. Other texts wait for a share of a memory budget, of which
-//! long and short texts have one half each, so that a short prompt does not wait for megabytes of text.
+//! long and short texts have one half each, so a short prompt does not wait for megabytes of text.
 
 use std::sync::Arc;
 use std::time::Duration;

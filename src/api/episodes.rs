@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 use waymark_agent::{Conversation, Episode, EpisodeOptions, Policy, Runtime};
 use waymark_runtime::fleet::TokenSource;
+use waymark_training::seeding;
 
 use super::auth::Caller;
 use super::blocking::run_blocking;
@@ -28,14 +29,50 @@ pub(crate) type ServedEpisode = Episode<TokenSource>;
 pub(super) type ServedRuntime = Runtime<TokenSource>;
 
 /// Conversation to answer, and the options of its episodes.
-pub(super) type EpisodeQuestion = (Conversation, EpisodeOptions);
+#[derive(Debug)]
+pub(crate) struct EpisodeRequest {
+    /// The conversation, which ends with the question.
+    pub(super) conversation: Conversation,
+    /// Options of its episodes.
+    pub(super) options: EpisodeOptions,
+}
 
-/// Computes the seed of an episode from the seed of its question, its number among the episodes of the question, and
-/// its number among all episodes.
-pub(super) type EpisodeSeed = fn(u64, usize, usize) -> u64;
+impl EpisodeRequest {
+    /// Returns the size of the texts to encode, in bytes.
+    fn prompt_bytes(&self) -> usize {
+        if self.options.prompt.is_some() { 0 } else { self.conversation.bytes() }
+    }
+}
 
-/// Episode, and the recorder of its trace if one is kept.
-type Recorded = (ServedEpisode, Option<Recorder>);
+/// Derivation of the seeds of episodes from the seed of their request.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum EpisodeSeed {
+    /// Consecutive seeds for the episodes of each question, beginning with the seed of the request.
+    PerQuestion,
+    /// Seeds that differ between all episodes of a request.
+    PerBatch,
+}
+
+impl EpisodeSeed {
+    /// Returns the seed of an episode of a request with the seed `seed`. `index` is its number among those of its
+    /// question, and `place` its number among all episodes.
+    fn of(self, seed: u64, index: usize, place: usize) -> u64 {
+        match self {
+            // The first answer has the request's own seed, so it equals the answer to a request with `n: 1`.
+            Self::PerQuestion => seed.wrapping_add(index as u64),
+            // Seeds are far apart, because each turn of an episode adds to its seed.
+            Self::PerBatch => seeding::seed(seed, "rollout", place as u64),
+        }
+    }
+}
+
+/// Episode, and the recorder of its trace.
+pub(crate) struct RecordedEpisode {
+    /// The episode.
+    pub(super) episode: ServedEpisode,
+    /// Recorder of its trace. `None` if no trace is kept.
+    pub(super) recorder: Option<Recorder>,
+}
 
 /// Starts `n` episodes of one question for `caller`, each with its own seed and ID. The first has the seed and the ID
 /// of the options; the IDs of the others end in `-1`, `-2` and so on. If one of them is refused, none runs. The
@@ -45,10 +82,10 @@ pub(super) async fn start(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    question: EpisodeQuestion,
+    request: EpisodeRequest,
     n: usize,
 ) -> Result<Events, ApiError> {
-    start_all(state, caller, policy, vec![question], n).await
+    start_all(state, caller, policy, vec![request], n).await
 }
 
 /// Starts `n` episodes of each question, in the order of the questions. IDs count all episodes; seeds count the
@@ -57,17 +94,16 @@ pub(super) async fn start_all(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    questions: Vec<EpisodeQuestion>,
+    requests: Vec<EpisodeRequest>,
     n: usize,
 ) -> Result<Events, ApiError> {
-    let count = questions.len() * n;
+    let count = requests.len() * n;
     // The episodes of a request share its room for evidence.
     let evidence = state.config.traces.evidence / count.max(1);
-    // The first answer has the request's own seed, so it equals the answer to a request with `n: 1`.
-    let seed: EpisodeSeed = |seed, index, _| seed.wrapping_add(index as u64);
-    let (episodes, admission) = build_recorded(state, caller, policy, questions, n, evidence, seed).await?;
+    let seed = EpisodeSeed::PerQuestion;
+    let (episodes, admission) = build_recorded(state, caller, policy, requests, n, evidence, seed).await?;
     // The request may last as long as its slowest episode.
-    if let Some(time) = episodes.iter().map(|(episode, _)| episode.time()).max() {
+    if let Some(time) = episodes.iter().map(|recorded| recorded.episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
     let events = admitted(follow(episodes, policy, &state.metrics, &caller.accounts), count).await?;
@@ -82,13 +118,13 @@ pub(super) async fn build(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    questions: Vec<EpisodeQuestion>,
+    requests: Vec<EpisodeRequest>,
     n: usize,
     evidence: usize,
     seed: EpisodeSeed,
 ) -> Result<Vec<ServedEpisode>, ApiError> {
-    let (episodes, _) = build_recorded(state, caller, policy, questions, n, evidence, seed).await?;
-    Ok(episodes.into_iter().map(|(episode, _)| episode).collect())
+    let (episodes, _) = build_recorded(state, caller, policy, requests, n, evidence, seed).await?;
+    Ok(episodes.into_iter().map(|recorded| recorded.episode).collect())
 }
 
 /// Builds `n` episodes of each question, with the recorders of their traces, and the admission that these wait for.
@@ -96,33 +132,30 @@ async fn build_recorded(
     state: &AppState,
     caller: &Caller,
     policy: &Arc<Policy>,
-    questions: Vec<EpisodeQuestion>,
+    requests: Vec<EpisodeRequest>,
     n: usize,
     evidence: usize,
     seed: EpisodeSeed,
-) -> Result<(Vec<Recorded>, RequestAdmission), ApiError> {
+) -> Result<(Vec<RecordedEpisode>, RequestAdmission), ApiError> {
     // Refused first, before the request takes time or waits for one of the few compile slots.
-    let records = questions.iter().map(|(_, options)| traces::should_record(state, options.store));
+    let records = requests.iter().map(|request| traces::should_record(state, request.options.store));
     let records = records.collect::<Result<Vec<bool>, _>>()?;
-    let calls = questions.iter().all(|(_, options)| options.form.is_none());
-    let schema = questions.iter().any(|(conversation, options)| options.compiles(policy, conversation));
-    let share = state.admit_text(questions.iter().map(prompt_bytes).max().unwrap_or(0)).await?;
-    let owned = state.clone();
-    let caller_owned = caller.clone();
-    let policy_owned = policy.clone();
+    let calls = requests.iter().all(|request| request.options.form.is_none());
+    let schema = requests.iter().any(|request| request.options.compiles(policy, &request.conversation));
+    let share = state.admit_text(requests.iter().map(EpisodeRequest::prompt_bytes).max().unwrap_or(0)).await?;
+    let builder = EpisodeBuilder { state: state.clone(), caller: caller.clone(), policy: policy.clone(), seed };
     let admission = RequestAdmission::default();
     let shared = admission.clone();
-    let count = questions.len() * n;
-    let build = move |runtime: &ServedRuntime| -> Result<Vec<Recorded>, ApiError> {
+    let count = requests.len() * n;
+    let build = move |runtime: &ServedRuntime| -> Result<Vec<RecordedEpisode>, ApiError> {
         // Held until the prompts are encoded, even if the request is dropped.
         let _held = share;
         let mut episodes = Vec::with_capacity(count);
-        for ((conversation, options), record) in questions.into_iter().zip(records) {
-            let question = (conversation, EpisodeOptions { evidence_bytes: Some(evidence), ..options });
+        for (mut request, record) in requests.into_iter().zip(records) {
+            request.options.evidence_bytes = Some(evidence);
             let places = episodes.len()..episodes.len() + n;
             let admission = record.then_some(&shared);
-            let numbers = (places, seed);
-            episodes.extend(choices(&owned, runtime, &caller_owned, &policy_owned, question, numbers, admission)?);
+            episodes.extend(builder.build(runtime, request, places, admission)?);
         }
         Ok(episodes)
     };
@@ -140,38 +173,43 @@ async fn build_recorded(
     Ok((episodes, admission))
 }
 
-/// Returns the size of the texts to encode for a question, in bytes.
-pub(super) fn prompt_bytes((conversation, options): &EpisodeQuestion) -> usize {
-    if options.prompt.is_some() { 0 } else { conversation.bytes() }
+/// Builder of the episodes of a request.
+struct EpisodeBuilder {
+    state: AppState,
+    caller: Caller,
+    policy: Arc<Policy>,
+    seed: EpisodeSeed,
 }
 
-/// Builds the episodes of one question. `places` are their numbers among all episodes, and `seed` seeds them. The
-/// prompt is encoded once, and the `runtime` of [`compile`] compiles the schema once for all questions. With an
-/// `admission`, their traces are kept.
-fn choices(
-    state: &AppState,
-    runtime: &ServedRuntime,
-    caller: &Caller,
-    policy: &Arc<Policy>,
-    (conversation, options): EpisodeQuestion,
-    (places, seed): (Range<usize>, EpisodeSeed),
-    admission: Option<&RequestAdmission>,
-) -> Result<Vec<Recorded>, ApiError> {
-    let priority = Some(caller.priority(options.priority));
-    let tenant = caller.tenant();
-    let options = EpisodeOptions { salt: caller.salt, tenant, priority, request: caller.request, ..options };
-    let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place, seed));
-    let Some(own) = all.next() else { return Ok(Vec::new()) };
-    let first = ServedEpisode::new(runtime, policy, conversation.clone(), own.clone())?;
-    let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
-    let recorded = |(mut episode, options): (ServedEpisode, EpisodeOptions)| {
-        let recorder = admission.map(|admission| {
-            let asked = TraceRequest::new(state, caller.owner, policy, conversation.clone(), options);
-            Recorder::new(state, asked, &mut episode, admission)
-        });
-        (episode, recorder)
-    };
-    Ok(iter::once((first, own)).chain(others).map(recorded).collect())
+impl EpisodeBuilder {
+    /// Builds the episodes of one question. `places` are their numbers among all episodes. The prompt is encoded once,
+    /// and the `runtime` of [`compile`] compiles the schema once for all questions. With an `admission`, their traces
+    /// are kept.
+    fn build(
+        &self,
+        runtime: &ServedRuntime,
+        request: EpisodeRequest,
+        places: Range<usize>,
+        admission: Option<&RequestAdmission>,
+    ) -> Result<Vec<RecordedEpisode>, ApiError> {
+        let Self { state, caller, policy, seed } = self;
+        let EpisodeRequest { conversation, options } = request;
+        let priority = Some(caller.priority(options.priority));
+        let tenant = caller.tenant();
+        let options = EpisodeOptions { salt: caller.salt, tenant, priority, request: caller.request, ..options };
+        let mut all = places.enumerate().map(|(index, place)| numbered(&options, index, place, *seed));
+        let Some(own) = all.next() else { return Ok(Vec::new()) };
+        let first = ServedEpisode::new(runtime, policy, conversation.clone(), own.clone())?;
+        let others: Vec<_> = all.map(|own| (first.again(own.id.clone(), own.seed), own)).collect();
+        let recorded = |(mut episode, options): (ServedEpisode, EpisodeOptions)| {
+            let recorder = admission.map(|admission| {
+                let asked = TraceRequest::new(state, caller.owner, policy, conversation.clone(), options);
+                Recorder::new(state, asked, &mut episode, admission)
+            });
+            RecordedEpisode { episode, recorder }
+        };
+        Ok(iter::once((first, own)).chain(others).map(recorded).collect())
+    }
 }
 
 /// Builds episodes of `caller` whose schema must be compiled: only a few at a time, and with a timeout. `build` gets a
@@ -183,7 +221,7 @@ pub(super) async fn compile<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let full = || ApiError::new(Code::QueueFull, "too many schemas are being compiled; try again later");
     let slot = timeout(COMPILE, state.compiling.take(caller)).await.ok().flatten().ok_or_else(full)?;
-    // Counted from here, so that a schema is not blamed for the time that others took.
+    // Counted from here, so a schema is not blamed for the time that others took.
     let until = Instant::now() + COMPILE;
     let runtime = Arc::clone(&state.runtime);
     // The compiling thread holds the slot, because it keeps working even if the request is dropped. It stops before the
@@ -200,7 +238,7 @@ pub(super) async fn compile<T: Send + 'static>(
 /// number among all episodes, which determines its ID.
 fn numbered(options: &EpisodeOptions, index: usize, place: usize, seed: EpisodeSeed) -> EpisodeOptions {
     let id = options.id.as_ref().map(|id| if place == 0 { id.clone() } else { format!("{id}-{place}") });
-    EpisodeOptions { id, seed: seed(options.seed, index, place), ..options.clone() }
+    EpisodeOptions { id, seed: seed.of(options.seed, index, place), ..options.clone() }
 }
 
 /// Creates an ID that sorts by time, such as `chatcmpl-0193…`.
@@ -255,11 +293,24 @@ mod tests {
     #[test]
     fn episodes_are_numbered_and_seeded_by_their_places() {
         let options = EpisodeOptions { id: Some("x".to_owned()), seed: 7, ..EpisodeOptions::default() };
-        let of = |index, place| {
-            let own = numbered(&options, index, place, |seed, index, place| seed + (10 * index + 100 * place) as u64);
+        let of = |index, place, seed| {
+            let own = numbered(&options, index, place, seed);
             (own.id.unwrap(), own.seed)
         };
-        assert_eq!([of(0, 0), of(1, 3)], [("x".to_owned(), 7), ("x-3".to_owned(), 317)]);
+        assert_eq!(of(0, 0, EpisodeSeed::PerQuestion), ("x".to_owned(), 7));
+        assert_eq!(of(1, 3, EpisodeSeed::PerQuestion), ("x-3".to_owned(), 8));
+        let seed = EpisodeSeed::PerBatch.of(7, 1, 3);
+        assert_eq!(of(1, 3, EpisodeSeed::PerBatch), ("x-3".to_owned(), seed));
+    }
+
+    #[test]
+    fn seeds_of_a_batch_are_far_apart() {
+        let of = |index, place| EpisodeSeed::PerBatch.of(7, index, place);
+        let mut seeds: Vec<u64> = (0..4096).map(|place| of(place % 8, place)).collect();
+        seeds.sort_unstable();
+        // More than the turns of an episode.
+        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 1000));
+        assert_eq!(of(0, 9), of(1, 9), "the place alone decides");
     }
 
     #[tokio::test]
@@ -270,8 +321,8 @@ mod tests {
         state.compiling.close();
         for (store, code) in [(Some(true), Code::UnsupportedParameter), (None, Code::QueueFull)] {
             let options = EpisodeOptions { form: Some(Json::Object.into()), store, ..EpisodeOptions::default() };
-            let question = (Conversation::new("?"), options);
-            let refused = start(&state, &Caller::default(), &policy, question, 1).await.err().unwrap();
+            let request = EpisodeRequest { conversation: Conversation::new("?"), options };
+            let refused = start(&state, &Caller::default(), &policy, request, 1).await.err().unwrap();
             assert_eq!(refused.code.name(), code.name());
         }
     }

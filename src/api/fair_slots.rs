@@ -51,7 +51,7 @@ impl FairSlots {
     /// # Errors
     /// 429 if the caller has its maximum or its share of the places, 503 if all are taken.
     pub(super) fn take_together(&self, caller: &Caller, places: usize, work: &str) -> Result<FairSlot, ApiError> {
-        // One lock for all checks and the taking, so that concurrent callers cannot take the same place.
+        // One lock for all checks and the taking, so concurrent callers cannot take the same place.
         let mut held = self.lock();
         let own = held.get(&caller.owner).copied().unwrap_or_default();
         caller.may_have_another(own.works, work)?;

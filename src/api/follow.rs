@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use waymark_agent::{AgentError, EpisodeEnd, Event, Policy, Trajectory};
 
 use super::auth::Accounts;
-use super::episodes::ServedEpisode;
+use super::episodes::{RecordedEpisode, ServedEpisode};
 use super::error::ApiError;
 use super::metrics::ServerMetrics;
 use super::traces::Recorder;
@@ -27,12 +27,12 @@ pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
 /// Runs episodes concurrently and records the traces of those that have a recorder. No task is spawned: the episodes
 /// run while the stream is polled, and are canceled when it is dropped.
 pub(crate) fn follow(
-    episodes: Vec<(ServedEpisode, Option<Recorder>)>,
+    episodes: Vec<RecordedEpisode>,
     policy: &Arc<Policy>,
     metrics: &ServerMetrics,
     accounts: &Accounts,
 ) -> Events {
-    let each = episodes.into_iter().enumerate().map(|(index, (episode, recorder))| {
+    let each = episodes.into_iter().enumerate().map(|(index, RecordedEpisode { episode, recorder })| {
         let record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), episode.prompt_tokens());
         events(episode, record, recorder).map(move |event| (index, event)).boxed()
     });
@@ -52,7 +52,7 @@ fn events(
         let mut run = pin!(AssertUnwindSafe(episode.run(sender)).catch_unwind());
         let outcome = loop {
             tokio::select! {
-                // Queued events come before the outcome, so that they are sent in order.
+                // Queued events come before the outcome, so they are sent in order.
                 biased;
                 Some(event) = receiver.recv() => {
                     if record.note(&event) {
@@ -62,7 +62,7 @@ fn events(
                 outcome = &mut run => break outcome,
             }
         };
-        // The trace is stored before the last event is sent, so that a client that has read that event finds the trace.
+        // The trace is stored before the last event is sent, so a client that has read that event finds the trace.
         let outcome = outcome.unwrap_or(Err(AgentError::Panicked)).map_err(ApiError::from);
         let failure = match recorder.take() {
             Some(recorder) => recorder.end(outcome),
@@ -114,18 +114,18 @@ struct EpisodeRecord {
     /// Limits that the tokens of the episode count towards.
     accounts: Accounts,
     tokens: EventTokens,
-    begun: Instant,
+    started: Instant,
     spoke: bool,
     outcome: &'static str,
 }
 
 impl EpisodeRecord {
     fn new(metrics: ServerMetrics, policy: Arc<Policy>, accounts: Accounts, prompt: usize) -> Self {
-        // The prompt counts at once, so that the next requests of the key wait for it.
+        // The prompt counts at once, so the next requests of the key wait for it.
         accounts.count_tokens(prompt);
         // An episode that is dropped before it sets an outcome was canceled.
         let tokens = EventTokens::default();
-        Self { metrics, policy, accounts, tokens, begun: Instant::now(), spoke: false, outcome: "cancelled" }
+        Self { metrics, policy, accounts, tokens, started: Instant::now(), spoke: false, outcome: "cancelled" }
     }
 
     fn end(&mut self, outcome: &'static str) {
@@ -139,7 +139,7 @@ impl EpisodeRecord {
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
                 self.spoke = true;
-                self.metrics.first_text(&self.policy.name, self.begun.elapsed());
+                self.metrics.first_text(&self.policy.name, self.started.elapsed());
             }
             Event::SearchFinished { milliseconds, cached, error, .. } => {
                 let time = Duration::from_secs_f64(milliseconds.max(0.0) / 1e3);
@@ -164,7 +164,7 @@ impl EpisodeRecord {
 
 impl Drop for EpisodeRecord {
     fn drop(&mut self) {
-        self.metrics.episode_ended(&self.policy.name, self.outcome, self.begun.elapsed());
+        self.metrics.episode_ended(&self.policy.name, self.outcome, self.started.elapsed());
     }
 }
 
@@ -192,7 +192,7 @@ impl EventTokens {
 }
 
 /// Polls the streams of `episodes` episodes until each would have to wait. An episode that is refused fails within its
-/// first few events, so that its client gets an error status instead of a broken stream.
+/// first few events, so its client gets an error status instead of a broken stream.
 pub(crate) async fn admitted(mut events: Events, episodes: usize) -> Result<Events, ApiError> {
     let mut early = Vec::new();
     let mut asked = 0;

@@ -9,7 +9,7 @@ use tracing::Span;
 
 /// Polls `body` inside `span`, and keeps `kept` alive until the body is sent or dropped.
 ///
-/// An uncaught panic aborts the body with an error, so that the client sees an incomplete response instead of one that
+/// An uncaught panic aborts the body with an error, so the client sees an incomplete response instead of one that
 /// looks complete.
 pub(super) fn guard<T: Send + 'static>(body: Body, span: Span, kept: T) -> Body {
     Body::from_stream(guarded(body.into_data_stream(), span, kept))

@@ -29,7 +29,7 @@ pub(crate) struct Hint {
     values: HintValues,
 }
 
-/// Values that a hint can have. Others are refused, so that a client's mistake does not go unseen.
+/// Values that a hint can have. Others are refused, so a client's mistake does not go unseen.
 #[derive(Debug, Clone, Copy)]
 enum HintValues {
     /// A text.

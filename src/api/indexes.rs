@@ -22,7 +22,7 @@ use super::vector_stores::IndexParts;
 /// Name of the default index in requests; its own name is accepted as well.
 pub(crate) const INDEX: &str = "default";
 
-/// Index beside the default one.
+/// Index other than the default one.
 #[derive(Debug)]
 pub(crate) struct OtherIndex {
     name: String,
@@ -52,7 +52,7 @@ impl OtherIndex {
 }
 
 impl AppState {
-    /// Adds an index beside the default one. Call it after all settings of the state.
+    /// Adds an index other than the default one. Call it after all settings of the state.
     pub fn with_other_index(mut self, name: &str, searcher: Arc<dyn Search>, library: Library) -> Self {
         let metrics = self.metrics.other_index(name, &library.live);
         let other = self.other_index(name, IndexParts { searcher, library }, metrics);
@@ -231,7 +231,7 @@ impl FromRequestParts<AppState> for CallerState {
     }
 }
 
-/// State with the index that the query parameter `index` names.
+/// State with the index that the query parameter `index` names. The handler reads the other query parameters.
 #[derive(Debug)]
 pub(crate) struct IndexedState(pub(crate) AppState);
 
@@ -243,5 +243,23 @@ impl FromRequestParts<AppState> for IndexedState {
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "index").last();
         state.of_index(&caller, "index", named.as_ref().map(|(_, value)| value.as_ref())).map(IndexedState)
+    }
+}
+
+/// Same as [`IndexedState`], for routes without other query parameters. Refuses other parameters by name.
+#[derive(Debug)]
+pub(crate) struct IndexOnly(pub(crate) AppState);
+
+impl FromRequestParts<AppState> for IndexOnly {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let query = parts.uri.query().unwrap_or_default();
+        // A misspelled `index` would otherwise change the default index.
+        if let Some((name, _)) = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name != "index") {
+            return Err(ApiError::unknown(&name));
+        }
+        let IndexedState(state) = IndexedState::from_request_parts(parts, state).await?;
+        Ok(IndexOnly(state))
     }
 }

@@ -15,7 +15,7 @@
 //! | `pagination` | pages of lists |
 //! | `indexes` | several indexes, and the choice between them |
 //! | `documents`, `library` | documents of the index, and the queue of changes to them |
-//! | `commits`, `snapshots` | background changes, and earlier snapshots |
+//! | `commits`, `commit_response`, `snapshots` | background changes, results of changes, and earlier snapshots |
 //! | `explore` | `/v1/index`, routes for browsing the index |
 //! | `playground` | `/`, the web page, and its files |
 //! | `api_keys` | `/v1/keys`, keys in the server's state |
@@ -34,6 +34,7 @@
 //! | `fair_slots` | bounded numbers of places that keys share |
 //! | `encoding` | bounds of texts before they are encoded, and the memory for encoding them |
 //! | `body` | parsing of request bodies |
+//! | `metadata` | checks of the pairs that clients attach to objects |
 //! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
 //! | `chunks` | streaming of both kinds of completions |
 //! | `follow`, `sse`, `resume` | event streams of episodes, their encoding, and resumable streams |
@@ -51,6 +52,7 @@ mod call_history;
 pub mod chat;
 mod chunks;
 mod commit_meter;
+pub mod commit_response;
 pub mod commits;
 mod compile_slots;
 pub mod completions;
@@ -82,6 +84,7 @@ pub mod lifetime;
 pub mod load;
 mod logprob_room;
 mod mcp;
+mod metadata;
 mod metrics;
 pub mod models;
 mod observe;
@@ -179,7 +182,7 @@ fn work() -> ProtectedRoutes {
         .infer(routes!(rollouts::create))
         .infer(routes!(trainers::search_r1::retrieve))
         .infer(routes!(trainers::route_rag::search))
-        .infer(routes!(trainers::graph_r1::query))
+        .infer(routes!(trainers::graphrag_r1::query))
 }
 
 /// Routes that only return information, also while draining.
@@ -242,7 +245,7 @@ pub fn router(state: AppState) -> Router {
     let router = router
         .fallback(error_mapping::no_route)
         .layer(from_fn_with_state(gate, auth::authorize))
-        // Within `observe`, so that a panic is logged and counted as a response with status 500.
+        // Within `observe`, so a panic is logged and counted as a response with status 500.
         .layer(CatchPanicLayer::custom(error_mapping::panicked))
         .layer(DefaultBodyLimit::max(state.config.body_limit));
     // Outside of the gate, because preflight requests carry no key.

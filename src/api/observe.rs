@@ -47,7 +47,7 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
         // Stays 0 without a response, which then counts as 499.
         status: 0,
         error: None,
-        begun: Instant::now(),
+        started: Instant::now(),
         span: span.clone(),
     };
     let mut response = next.run(request).instrument(span.clone()).await;
@@ -62,7 +62,7 @@ pub(crate) async fn observe(State(state): State<AppState>, mut request: Request,
 /// Admits work unless the server is draining, counts it until its response is sent, and ends it at the drain's
 /// deadline. Runs before the body is read.
 pub(crate) async fn admit(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    // Counted before the phase is checked, so that a drain that begins in between waits for this request.
+    // Counted before the phase is checked, so a drain that begins in between waits for this request.
     let running = state.drain.enter();
     if state.drain.phase() != DrainPhase::Serving {
         return ApiError::new(Code::Draining, "the server is shutting down").into_response();
@@ -87,7 +87,7 @@ pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span,
     response.map(|body| guard(body, span, kept))
 }
 
-/// Log and metrics entry of a request. It is written when dropped, so that a client that disconnects is recorded too.
+/// Log and metrics entry of a request. It is written when dropped, so a client that disconnects is recorded too.
 struct RequestRecord {
     metrics: ServerMetrics,
     route: String,
@@ -96,13 +96,13 @@ struct RequestRecord {
     /// Status of the response; 0 until there is one.
     status: u16,
     error: Option<Code>,
-    begun: Instant,
+    started: Instant,
     span: Span,
 }
 
 impl Drop for RequestRecord {
     fn drop(&mut self) {
-        let time = self.begun.elapsed();
+        let time = self.started.elapsed();
         // nginx's status for a client that closed its request.
         let status = if self.status == 0 { 499 } else { self.status };
         self.metrics.request_ended(std::mem::take(&mut self.route), status, time);

@@ -123,7 +123,7 @@ impl PolicyRegistry {
     }
 
     /// Reloads all policies that were read from a directory, including their adapters. Running requests keep their
-    /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so that its cached
+    /// policy. A policy is not touched if it cannot be read, or if its files have not changed, so its cached
     /// prefixes and the replays of its traces stay valid. The files of a policy that was loaded from `store` must still
     /// be below its root.
     pub(super) async fn reload(&self, engine: &TokenSource, base: &LoadedBase, store: Option<&PolicyStore>) {
@@ -236,7 +236,7 @@ pub(super) struct LoadedPolicy {
 pub struct PolicyStore {
     /// Absolute path without symbolic links.
     root: PathBuf,
-    /// Held while a policy is loaded or unloaded and its record changed, so that of two requests for the same name the
+    /// Held while a policy is loaded or unloaded and its record changed, so of two requests for the same name the
     /// later one wins, and the records are those of the served policies.
     turn: Mutex<()>,
 }
@@ -260,7 +260,7 @@ impl PolicyStore {
         let _turn = self.turn.lock().await;
         let (served, replaced) = self.serve(directory, policies, engine, base).await?;
         let record = PolicyRecord { directory: directory.to_owned() };
-        // Recorded once it is loaded, so that no restart tries a folder that never was a policy.
+        // Recorded once it is loaded, so no restart tries a folder that never was a policy.
         let recorded = records.put(PolicyRecord::key(&served.policy.name), record).await;
         Ok(LoadedPolicy { served, replaced, recorded })
     }
@@ -314,7 +314,7 @@ impl PolicyStore {
     ) -> Result<Arc<ServedPolicy>, ApiError> {
         let _turn = self.turn.lock().await;
         let served = policies.get(name)?;
-        // Removed from the records first, so that an unloaded policy does not come back with the next start.
+        // Removed from the records first, so an unloaded policy does not come back with the next start.
         PolicyRecord::forget(&served, records, policies).await?;
         let served = policies.remove(name)?;
         tracing::info!(policy = name, "policy unloaded");
@@ -328,7 +328,7 @@ impl PolicyStore {
         if directory.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(refuse("give a directory below the server's `--policy-root`, without `..`"));
         }
-        // Symbolic links are resolved, so that none leads out of the root.
+        // Symbolic links are resolved, so none leads out of the root.
         match self.root.join(path).canonicalize() {
             Ok(folder) if folder.starts_with(&self.root) && folder.is_dir() => Ok(folder),
             Ok(_) => Err(refuse("not a directory below the server's `--policy-root`")),

@@ -13,7 +13,7 @@ use crate::keys::RequestPriority;
 /// `hypergraph` are for policies whose protocol can present their results.
 pub type RagOptions = WithSearch<EpisodeFields>;
 
-/// Options of an episode beside those of its searches.
+/// Options of an episode other than those of its searches.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[schema(
     as = RagOptions,
@@ -36,7 +36,7 @@ pub struct EpisodeFields {
     /// If `true`, guided decoding enforces the protocol, for policies that were not trained for it. Defaults to the
     /// policy's setting.
     pub guided: Option<bool>,
-    /// Priority of the request beside others: at most that of the key, which is also the default.
+    /// Priority of the request relative to others: at most that of the key, which is also the default.
     pub priority: Option<RequestPriority>,
 }
 

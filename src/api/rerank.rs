@@ -193,7 +193,7 @@ async fn score(
     while !documents.is_empty() {
         let chunk: Vec<String> = documents.drain(..CHUNK.min(documents.len())).collect();
         let turn = served.queue.turn().await;
-        // Admitted after the turn was taken, so that a waiting chunk holds no memory for encoding.
+        // Admitted after the turn was taken, so a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).chain([query.len()]).max().unwrap_or(0);
         let share = state.admit_embedding("documents", longest, MAX_TEXT_BYTES).await?;
         let reranker = Arc::clone(&served.reranker);

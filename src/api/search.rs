@@ -14,7 +14,7 @@ use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::encoding::check_embedded;
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::indexes::IndexedState;
+use super::indexes::IndexOnly;
 use super::state::AppState;
 
 /// Search request: a query with search options. Options that the mode does not use are refused. The default is the mode
@@ -24,7 +24,7 @@ pub type SearchRequest = WithSearch<SearchQueryField>;
 /// Maximum length of a query in bytes. Embedders read no more than a fraction of it, and a query is encoded as a whole.
 const MAX_QUERY_BYTES: usize = 64 << 10;
 
-/// Fields of a search request beside its options.
+/// Fields of a search request other than its options.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[schema(
     as = SearchRequest,
@@ -82,7 +82,7 @@ pub struct SearchResponse {
     (status = 504, description = "the search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn search(
-    IndexedState(state): IndexedState,
+    IndexOnly(state): IndexOnly,
     caller: Caller,
     JsonBody(request): JsonBody<SearchRequest>,
 ) -> Result<axum::Json<SearchResponse>, ApiError> {
@@ -98,10 +98,10 @@ pub(super) async fn find(
     // A server without an index says so before it looks at the query.
     state.searcher()?;
     let query = checked(&request)?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let limit = state.config.answer_bytes;
     let mut evidence = state.search(caller.salt, query.bytes(limit)).await?;
-    let milliseconds = begun.elapsed().as_secs_f64() * 1e3;
+    let milliseconds = started.elapsed().as_secs_f64() * 1e3;
     if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
     }
@@ -120,11 +120,11 @@ impl AppState {
     pub(super) async fn search(&self, salt: u64, query: Query) -> Result<Evidence, ApiError> {
         check_embedded("query", query.text.len(), MAX_QUERY_BYTES)?;
         let searcher = self.searcher()?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let found = searcher.search(query.cache_salt(salt).into()).await.map_err(ApiError::from);
         // A refused query is the client's mistake, not a failure of the search.
         let failed = found.as_ref().is_err_and(|error| error.code.status().is_server_error());
-        self.metrics.client_searched(begun.elapsed(), failed);
+        self.metrics.client_searched(started.elapsed(), failed);
         found
     }
 }

@@ -11,7 +11,7 @@ use waymark_index::{IndexError, restore_snapshot, snapshots};
 
 use super::blocking::run_blocking;
 use super::error::{ApiError, Code, ErrorBody};
-use super::indexes::IndexedState;
+use super::indexes::IndexOnly;
 
 /// Snapshot of the index.
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,10 +52,10 @@ pub struct RestoreResponse {
     params(("index" = Option<String>, Query, description = "name of the index; defaults to `default`")),
     responses(
     (status = 200, description = "the snapshots", body = SnapshotList),
-    (status = 400, description = "the server has no index", body = ErrorBody),
+    (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
     (status = 500, description = "the index is damaged", body = ErrorBody),
 ))]
-pub(crate) async fn list(IndexedState(state): IndexedState) -> Result<axum::Json<SnapshotList>, ApiError> {
+pub(crate) async fn list(IndexOnly(state): IndexOnly) -> Result<axum::Json<SnapshotList>, ApiError> {
     let dir = state.library()?.live.dir().to_owned();
     run_blocking(move || {
         let found = snapshots(&dir).map_err(|error| failed(&error))?;
@@ -72,7 +72,7 @@ pub(crate) async fn list(IndexedState(state): IndexedState) -> Result<axum::Json
 
 /// Publishes the documents of a kept snapshot again, as a new snapshot.
 ///
-/// The snapshot that was current is kept, so that a restore can be undone.
+/// The snapshot that was current is kept, so a restore can be undone.
 #[utoipa::path(post, path = "/v1/snapshots/{snapshot}/restore", operation_id = "restoreSnapshot", tag = "documents",
     params(
         ("snapshot" = u64, Path, description = "number of the snapshot"),
@@ -80,14 +80,14 @@ pub(crate) async fn list(IndexedState(state): IndexedState) -> Result<axum::Json
     ),
     responses(
         (status = 200, description = "the snapshot is restored", body = RestoreResponse),
-        (status = 400, description = "the server has no index", body = ErrorBody),
+        (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
         (status = 403, description = "the server's index is read-only", body = ErrorBody),
         (status = 404, description = "no such snapshot is kept", body = ErrorBody),
         (status = 409, description = "another process is writing to the index", body = ErrorBody),
         (status = 500, description = "the index is damaged", body = ErrorBody),
     ))]
 pub(crate) async fn restore(
-    IndexedState(state): IndexedState,
+    IndexOnly(state): IndexOnly,
     number: Result<Path<u64>, PathRejection>,
 ) -> Result<axum::Json<RestoreResponse>, ApiError> {
     let Path(number) =

@@ -69,7 +69,7 @@ impl Frame {
     }
 
     /// Adds a message. JSON from `serde_json` contains no line break, so one `data:` line is enough. If serialization
-    /// fails, the partial message is removed, so that clients never see a broken line.
+    /// fails, the partial message is removed, so clients never see a broken line.
     fn message(&mut self, name: Option<&str>, value: &impl Serialize) {
         let start = self.0.len();
         if let Some(name) = name {
@@ -104,7 +104,7 @@ pub(crate) fn respond(
         let mut expired = pin!(drain.reached(DrainPhase::Expired));
         loop {
             tokio::select! {
-                // The drain comes first, so that a stream which is always ready ends as well.
+                // The drain comes first, so a stream that is always ready ends as well.
                 biased;
                 () = &mut expired => {
                     let mut frame = Frame::default();

@@ -32,7 +32,7 @@ use crate::keys::ApiKeys;
 use crate::store::{Archive, MemoryLimits, MemoryStore, Store};
 
 /// Maximum number of schemas compiled at once: each occupies a thread for the whole time. A key leaves one of the slots
-/// to other keys, so that of three it can use two.
+/// to other keys, so one key can use two of the three.
 const COMPILING: usize = 3;
 
 /// State shared by all handlers; clones share it.
@@ -50,9 +50,9 @@ pub struct AppState {
     pub library: Option<Arc<Library>>,
     /// Name of the index. `None` if there is no index or it has no name.
     pub index: Option<String>,
-    /// Indexes beside the default one.
+    /// Indexes other than the default one.
     pub(crate) others: Arc<Vec<Arc<OtherIndex>>>,
-    /// If `true`, this is the view of a request to an index beside the default one.
+    /// If `true`, this is the view of a request to an index other than the default one.
     pub(crate) is_other: bool,
     /// Vector stores and files of clients. `None` if clients cannot create any.
     pub(crate) vector_stores: Option<Arc<VectorStores>>,
@@ -103,8 +103,7 @@ impl AppState {
         let drain = Drain::default();
         let traces = Traces::new(config.traces, records.clone(), drain.clone());
         let streams = Streams::new(config.resume);
-        let stores =
-            MeasuredStores { traces: traces.recent().clone(), records: records.clone(), streams: streams.clone() };
+        let stores = measured_stores(&traces, &records, &streams);
         Self {
             metrics: ServerMetrics::new(&runtime.engine, stores),
             runtime: Arc::new(runtime),
@@ -176,16 +175,12 @@ impl AppState {
 
     /// Sets the store of records. By default, records are in memory.
     pub fn with_records(mut self, store: Arc<dyn Store>) -> Self {
-        // Whatever holds the old store is made again.
+        // Rebuilds everything that holds the previous store.
         self.records = Records::new(store);
         self.stored_keys = StoredKeys::new(self.keys.clone(), self.records.clone());
         self.responses = Responses::new(self.records.clone(), self.config.responses);
         self.traces = Traces::new(self.config.traces, self.records.clone(), self.drain.clone());
-        let stores = MeasuredStores {
-            traces: self.traces.recent().clone(),
-            records: self.records.clone(),
-            streams: self.streams.clone(),
-        };
+        let stores = measured_stores(&self.traces, &self.records, &self.streams);
         self.metrics = self.metrics.with_stores(stores);
         self
     }
@@ -281,6 +276,11 @@ impl AppState {
         self.reranker = Some(Arc::new(ServedReranker { name: name.into(), reranker, created: now(), queue }));
         self
     }
+}
+
+/// Returns the stores whose sizes are metrics.
+fn measured_stores(traces: &Traces, records: &Records, streams: &Streams) -> MeasuredStores {
+    MeasuredStores { traces: traces.recent().clone(), records: records.clone(), streams: streams.clone() }
 }
 
 /// Returns the current time, in seconds since 1970.

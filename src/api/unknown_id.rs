@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::state::now;
 
 /// Returns the reason why no `what` is kept under `id`. `limits` names the flags that bound the number of kept entries. Only the
-/// form of the ID is examined, so that nothing is revealed about other keys.
+/// form of the ID is examined, so nothing is revealed about other keys.
 pub(super) fn message(what: &str, id: &str, limits: &str) -> String {
     if was_given(id, now()) {
         format!("the {what} `{id}` is not kept any more: it was deleted, or newer ones took its place ({limits})")

@@ -40,7 +40,7 @@ pub(crate) struct FormFields {
 }
 
 impl FormFields {
-    /// Returns the form of the answer beside the path of its field, if the request gives one. `other` is the form by
+    /// Returns the form of the answer with the path of its field, if the request gives one. `other` is the form by
     /// `response_format`, which excludes these fields.
     ///
     /// # Errors

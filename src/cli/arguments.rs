@@ -32,7 +32,7 @@ pub(super) fn file_flags() -> Command {
 }
 
 /// Adds the flags of the configuration file that `--config` or its environment variable names, except those that are
-/// given on the command line or in the environment. They become arguments, so that they are checked as flags are.
+/// given on the command line or in the environment. They become arguments, so they are checked as flags are.
 ///
 /// # Errors
 /// If the file cannot be read or sets something that is no flag.

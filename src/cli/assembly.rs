@@ -34,7 +34,7 @@ const STORE_THREADS: usize = 2;
 /// Name of an index, the index, and its search threads.
 type OpenedIndex = (String, Arc<LiveIndex>, Arc<dyn Search>);
 
-/// Embedder that all indexes share, so that their queries share batches and the cache.
+/// Embedder that all indexes share, so their queries share batches and the cache.
 type SharedEmbedder = Arc<QueryEmbedder<Embedding>>;
 
 /// Indexes whose snapshots are published elsewhere, in the directories that they are fetched into.
@@ -169,7 +169,7 @@ fn searched(embedder: &SharedEmbedder) -> Arc<dyn Embed> {
     Arc::clone(embedder) as Arc<dyn Embed>
 }
 
-/// Opens the indexes beside the default one. Each has search threads of its own.
+/// Opens the indexes other than the default one. Each has search threads of its own.
 fn other_indexes(
     config: &RetrievalConfig,
     embedder: &SharedEmbedder,
@@ -226,7 +226,7 @@ async fn token_runtime(
 /// # Errors
 /// If its weights cannot be fetched or read, or its endpoint cannot be reached.
 pub(crate) fn configured_embedder(config: &ServeConfig) -> anyhow::Result<Arc<Embedding>> {
-    // A separate team, so that embedding a text never delays a decoding step.
+    // A separate team, so embedding a text never delays a decoding step.
     let team = Arc::new(Team::new(config.model.threads));
     Ok(Arc::new(assembly::embedder(&config.retrieval.embedder, config.model.cache.clone(), team)?))
 }

@@ -13,8 +13,8 @@ use waymark_runtime::config::{EmbedderArgs, local_index, or_cores};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::printable;
 
+use super::build_bars::{BuildBars, mebibytes};
 use super::corpus::{self, CorpusArgs};
-use super::index::{BuildBars, mebibytes};
 use super::triples::{self, TripleProvider};
 
 /// Adds documents to an index, or replaces those with the same IDs.
@@ -174,7 +174,7 @@ impl IndexTarget {
 
     /// Commits the changes and prints their summary to standard output.
     fn commit(&self, embedder: &Embedding, changes: Changes, options: CommitOptions) -> anyhow::Result<CommitReport> {
-        let began = Instant::now();
+        let started = Instant::now();
         let before = Manifest::read(&self.index)?;
         let bars = BuildBars::default();
         // Without the flag, a commit drops no snapshot. The current one is not counted among those kept.
@@ -193,7 +193,7 @@ impl IndexTarget {
             mebibytes(before.bytes()),
             after.passages,
             mebibytes(after.bytes()),
-            began.elapsed().as_secs_f64()
+            started.elapsed().as_secs_f64()
         )?;
         corpus::warn_truncated(report.cut, embedder, &mut out)?;
         Ok(report)

@@ -245,7 +245,7 @@ fn agent(base: &str, tls: TlsConfig, silence: Duration) -> Agent {
     // A proxy from the environment does not lead back to this machine.
     let direct = tls.disable_verification() || is_here(base);
     let config = Agent::config_builder().http_status_as_error(false).tls_config(tls);
-    // The timeout applies to each read anew, so that a response may take any time while comments keep arriving.
+    // The timeout applies to each read separately, so a response may take any time while comments keep arriving.
     let config = config.timeout_connect(Some(CONNECT_TIMEOUT)).timeout_per_read(Some(silence));
     let config = if direct { config.proxy(None) } else { config };
     config.build().new_agent()

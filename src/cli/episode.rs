@@ -24,7 +24,7 @@ pub(super) async fn ask(
         request.extend(options.clone());
         let asked = run(client, &Value::Object(request), &mut each).await;
         let refusal = asked.as_ref().err().and_then(|error| error.downcast_ref::<ServerRefusal>());
-        // Refused before the first event, so that nothing is shown twice.
+        // Refused before the first event, so nothing is shown twice.
         if !(refusal.is_some_and(ServerRefusal::is_too_long) && dialogue.forget_oldest()) {
             return asked;
         }

@@ -14,7 +14,7 @@ use waymark_index::{Contents, Extract, GraphInfo, Manifest};
 use waymark_runtime::config::local_index;
 use waymark_runtime::{durable_file, progress};
 
-use super::index::PAUSE;
+use super::build_bars::LOG_INTERVAL;
 
 /// Writes the documents of an index as JSONL, from which another index can be built.
 ///
@@ -63,7 +63,7 @@ impl ExportArgs {
                 out.flush()?;
             }
         }
-        self.tell(contents.manifest(), &mut io::stderr().lock())?;
+        self.print_summary(contents.manifest(), &mut io::stderr().lock())?;
         Ok(())
     }
 
@@ -73,13 +73,13 @@ impl ExportArgs {
         let seen = self.out.is_none() && io::stdout().is_terminal();
         let bar = if seen { ProgressBar::hidden() } else { progress::things().with_message("exporting") };
         bar.set_length(total);
-        let mut told = Instant::now();
+        let mut last_logged = Instant::now();
         for (document, done) in contents.documents(self.all_triples).zip(1_u64..) {
             serde_json::to_writer(&mut *out, &document?).map_err(io::Error::from)?;
             out.write_all(b"\n")?;
             bar.set_position(done);
-            if bar.is_hidden() && told.elapsed() >= PAUSE {
-                told = Instant::now();
+            if bar.is_hidden() && last_logged.elapsed() >= LOG_INTERVAL {
+                last_logged = Instant::now();
                 tracing::info!(done, total, "exporting");
             }
         }
@@ -89,7 +89,7 @@ impl ExportArgs {
 
     /// Prints a summary and the command that rebuilds an equal index to standard error, because standard output may
     /// hold the documents.
-    fn tell(&self, manifest: &Manifest, out: &mut dyn Write) -> io::Result<()> {
+    fn print_summary(&self, manifest: &Manifest, out: &mut dyn Write) -> io::Result<()> {
         let Manifest { passages, snapshot, graph, .. } = manifest;
         let builtin = |graph: &GraphInfo| graph.extractors().any(|name| name == Builtin.id());
         // A rebuild makes the triples of the built-in extractor again, so they are not exported.
@@ -116,7 +116,7 @@ fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>)
         Ok(fs::rename(&part, path)?)
     });
     if filled.is_err() {
-        // The temporary file carries this process's ID, so that no other process uses it.
+        // The temporary file carries this process's ID, so no other process uses it.
         let _ = fs::remove_file(&part);
     }
     filled.with_context(|| format!("cannot write {}", path.display()))?;

@@ -2,18 +2,15 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
-use indicatif::{HumanDuration, ProgressBar};
-use waymark_index::{
-    BuildOptions, BuildPhase, BuildProgress, Embed as _, EmbedderInfo, EmbeddingEstimate, GraphInfo, Manifest, Prompts,
-    UnreadScript, build,
-};
+use waymark_index::{BuildOptions, Embed as _, EmbedderInfo, GraphInfo, Manifest, Prompts, build};
 use waymark_models::kernel::Team;
 use waymark_runtime::config::{EmbedderArgs, LogFormat, local_index, or_cores};
-use waymark_runtime::{assembly, logging, progress};
+use waymark_runtime::{assembly, logging};
 
+use super::build_bars::{BuildBars, mebibytes};
 use super::corpus::{self, CorpusArgs};
 use super::{change, documents, export, publish, snapshots, triples};
 
@@ -135,7 +132,7 @@ impl BuildArgs {
         // Everything that flags can get wrong fails before the embedder is loaded, or even downloaded.
         let corpus = self.corpus.open(Some(&triples))?;
         let embedder = self.embedder.resolve()?;
-        let began = Instant::now();
+        let started = Instant::now();
         let threads = or_cores(self.threads);
         let embedder = Arc::new(assembly::embedder(&embedder, self.cache, Arc::new(Team::new(threads)))?);
         let corpus = self.corpus.measure(corpus, &embedder)?;
@@ -156,7 +153,7 @@ impl BuildArgs {
         let Manifest { passages, snapshot, embedder: EmbedderInfo { id, .. }, graph, .. } = &report.manifest;
         writeln!(out, "{}: {passages} passages, snapshot {snapshot}, embedder {id}", self.out.display())?;
         graph.iter().try_for_each(|graph| writeln!(out, "graph of {}", described(graph)))?;
-        writeln!(out, "{} in {:.1} s", mebibytes(report.manifest.bytes()), began.elapsed().as_secs_f64())?;
+        writeln!(out, "{} in {:.1} s", mebibytes(report.manifest.bytes()), started.elapsed().as_secs_f64())?;
         corpus::tell_skipped(&report.skipped_files, &mut out)?;
         if report.skipped > 0 {
             writeln!(out, "skipped {} unreadable records", report.skipped)?;
@@ -199,88 +196,4 @@ impl InfoArgs {
 fn described(graph: &GraphInfo) -> String {
     let GraphInfo { source, triples, phrases, facts, edges } = graph;
     format!("{triples} triples ({source}): {facts} facts between {phrases} phrases, {edges} edges")
-}
-
-/// Formats a size.
-pub(super) fn mebibytes(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
-}
-
-/// Interval between log lines when no progress bar is visible.
-pub(super) const PAUSE: Duration = Duration::from_secs(10);
-
-/// Progress of a build: one bar per phase, or log lines if there is no terminal.
-#[derive(Debug, Default)]
-pub(crate) struct BuildBars(Mutex<Option<CurrentBar>>);
-
-/// State of the current phase.
-#[derive(Debug)]
-struct CurrentBar {
-    phase: BuildPhase,
-    bar: ProgressBar,
-    /// Time of the last log line about the phase.
-    told: Option<Instant>,
-}
-
-impl BuildBars {
-    /// Removes the last bar from the terminal.
-    pub(crate) fn clear(&self) {
-        if let Some(shown) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            shown.bar.finish_and_clear();
-        }
-    }
-}
-
-impl CurrentBar {
-    fn update(&mut self, done: u64, total: Option<u64>) {
-        if let Some(total) = total {
-            self.bar.set_length(total);
-        }
-        self.bar.set_position(done);
-        // A hidden bar means that standard error is no terminal.
-        if self.bar.is_hidden() && self.told.is_none_or(|told| told.elapsed() >= PAUSE) {
-            self.told = Some(Instant::now());
-            tracing::info!(phase = %self.phase, done, total, "indexing");
-        }
-    }
-}
-
-impl BuildProgress for BuildBars {
-    fn update(&self, phase: BuildPhase, done: u64, total: Option<u64>) {
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(over) = shown.take_if(|shown| shown.phase != phase) {
-            over.bar.finish_and_clear();
-        }
-        let begun = || CurrentBar { phase, bar: progress::things().with_message(phase.to_string()), told: None };
-        shown.get_or_insert_with(begun).update(done, total);
-    }
-
-    fn truncated(&self, passages: u64) {
-        tracing::warn!(
-            passages,
-            "passages are longer than the embedder reads: dense search will see only their beginning; stop here and split \
-             them with --chunk, or go on"
-        );
-    }
-
-    fn unread(&self, found: &UnreadScript) {
-        let UnreadScript { script, passages, unread } = *found;
-        tracing::warn!(
-            "{unread} of {passages} passages in {script} letters gave no facts, so that graph search follows none from them: the \
-             built-in extractor reads English; `--triples` takes those of a language model"
-        );
-    }
-
-    fn estimated(&self, estimate: EmbeddingEstimate) {
-        let passages = HumanDuration(estimate.passages);
-        if estimate.graph.is_zero() {
-            tracing::info!("embedding the passages will take about {passages}");
-            return;
-        }
-        let graph = HumanDuration(estimate.graph);
-        tracing::info!(
-            "embedding the passages will take about {passages}, the phrases and facts of the graph about {graph} more; \
-             `--triples none` builds no graph"
-        );
-    }
 }

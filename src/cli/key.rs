@@ -160,7 +160,7 @@ impl NewKey {
         let mut out = io::stdout();
         if let Some(file) = &self.file {
             add_key(file, &entry).context("no key was created")?;
-            // Alone on standard output, so that a script can take it.
+            // Alone on standard output, so a script can take it.
             writeln!(out, "{}", secret.reveal())?;
             return Ok(());
         }

@@ -4,6 +4,7 @@ mod arguments;
 mod ask;
 mod assembly;
 mod bench;
+mod build_bars;
 mod change;
 mod chat;
 mod client;

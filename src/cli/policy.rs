@@ -232,7 +232,7 @@ impl CheckPolicy {
             let adapter = if policy.adapter().is_some() { " with its adapter" } else { "" };
             format!("it can be served over {}{adapter}", base.names.first().map_or("its base model", String::as_str))
         });
-        // Ended before an error is returned, so that the engine's thread does not outlive the check.
+        // Ended before an error is returned, so the engine's thread does not outlive the check.
         engine.end(limit).await;
         writeln!(out, "{}", said?)?;
         Ok(())
@@ -250,7 +250,7 @@ impl FingerprintPolicy {
             Ok(policy) => fingerprint::measure(&runtime, &policy).await,
             Err(error) => Err(error.into()),
         };
-        // Ended before an error is returned, so that the engine's thread does not outlive the command.
+        // Ended before an error is returned, so the engine's thread does not outlive the command.
         runtime.engine.end(limit).await;
         let measured = measured?;
         let mut out = PrintableWriter(io::stdout());

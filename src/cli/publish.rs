@@ -9,7 +9,7 @@ use waymark_runtime::snapshots::{
     PullReport, PushOptions, PushReport, RemoteIndex, Replica, SnapshotError, SnapshotLocation, push,
 };
 
-use super::index::mebibytes;
+use super::build_bars::mebibytes;
 
 /// Default polling interval for a directory or an object store that is followed, in seconds.
 const DEFAULT_INTERVAL: f64 = 1.0;
@@ -42,7 +42,8 @@ pub(crate) struct PushArgs {
     #[arg(long)]
     replace: bool,
 
-    /// Publish every later snapshot too, until the command is stopped. It may run beside the server that changes the index.
+    /// Publish every later snapshot too, until the command is stopped. It may run alongside the server that changes
+    /// the index.
     #[arg(long)]
     follow: bool,
 
@@ -76,8 +77,8 @@ impl PushArgs {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let remote = RemoteIndex::open(&self.destination)?;
         let mut options = PushOptions { keep: self.keep, replace: self.replace };
-        let begun = Instant::now();
-        self.tell(&push(&self.dir, &remote, options).await?, begun)?;
+        let started = Instant::now();
+        self.tell(&push(&self.dir, &remote, options).await?, started)?;
         // From here on another writer is an error again.
         options.replace = false;
         let interval = Duration::from_secs_f64(self.interval.max(0.05));
@@ -86,9 +87,9 @@ impl PushArgs {
         }
         loop {
             tokio::time::sleep(interval).await;
-            let begun = Instant::now();
+            let started = Instant::now();
             match push(&self.dir, &remote, options).await {
-                Ok(report) if report.published => self.tell(&report, begun)?,
+                Ok(report) if report.published => self.tell(&report, started)?,
                 Ok(_) => {}
                 Err(error @ SnapshotError::OtherWriter { .. }) => return Err(error.into()),
                 // The network comes back, and the snapshot is still there then.
@@ -97,14 +98,14 @@ impl PushArgs {
         }
     }
 
-    fn tell(&self, report: &PushReport, begun: Instant) -> io::Result<()> {
+    fn tell(&self, report: &PushReport, started: Instant) -> io::Result<()> {
         let PushReport { number, snapshot, published, parts, bytes } = report;
         let place = &self.destination;
         let mut out = io::stdout().lock();
         if !published {
             return writeln!(out, "{place}: snapshot {snapshot} is there already, publication {number}");
         }
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         let sent = mebibytes(*bytes);
         writeln!(
             out,
@@ -115,7 +116,7 @@ impl PushArgs {
 
 impl PullArgs {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let remote = RemoteIndex::open(&self.source)?;
         let mut replica = Replica::open(&self.dir, remote)?.replacing(self.replace);
         let report = replica.refresh().await?;
@@ -125,7 +126,7 @@ impl PullArgs {
             writeln!(out, "{dir}: holds the newest snapshot already")?;
             return Ok(());
         };
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         let fetched = mebibytes(bytes);
         writeln!(
             out,

@@ -17,7 +17,7 @@ pub(crate) struct SnapshotsArgs {
 
 /// Publishes the documents of a kept snapshot again, as a new snapshot.
 ///
-/// The snapshot that was current is kept, so that a restore can be undone. A server that has the index open searches the
+/// The snapshot that was current is kept, so a restore can be undone. A server that has the index open searches the
 /// restored documents from then on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let (url, client) = self.server.client()?;
-        // Asked first, so that a missing server gives one error instead of several.
+        // Asked first, so a missing server gives one error instead of several.
         client.text("/health").await?;
         let ready = client.ready(READY_TIMEOUT).await;
         // Either may be closed to this key, which should not hide the other.

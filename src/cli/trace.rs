@@ -89,7 +89,7 @@ impl<W: Write> Printer<W> {
             self.head(label)?;
         }
         for (number, line) in text.split('\n').enumerate() {
-            // Line breaks are written only before more text, so that no section ends in empty lines.
+            // Line breaks are written only before more text, so no section ends in empty lines.
             self.breaks += usize::from(number > 0);
             if line.is_empty() || (self.breaks > 0 && line.trim().is_empty()) {
                 continue;

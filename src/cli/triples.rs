@@ -14,7 +14,7 @@ use waymark_runtime::environment::{key_in, variable};
 use waymark_runtime::remote::{ChatEndpoint, EndpointKey};
 use waymark_runtime::trusted_roots::TrustedRoots;
 
-/// Defaults of the flags. Applied here and not by clap, so that given flags can be told from defaults.
+/// Defaults of the flags. Applied here and not by clap, so given flags can be told from defaults.
 const KEY_VARIABLE: &str = "OPENAI_API_KEY";
 const CONCURRENCY: u16 = 8;
 const TIMEOUT: u32 = 120;
@@ -206,7 +206,7 @@ impl Args {
     }
 }
 
-/// Path of the journal of endpoint replies, beside the index: replies cost money and outlive a failed build.
+/// Path of the journal of endpoint replies, next to the index: replies cost money and outlive a failed build.
 fn journal(out: &Path) -> PathBuf {
     // Without the final slash; with it, the journal would be a file within the index.
     let mut name = out.components().as_path().as_os_str().to_owned();

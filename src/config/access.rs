@@ -21,7 +21,7 @@ pub struct AccessArgs {
     #[arg(long, env = "WAYMARK_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<TypedKey>,
 
-    /// Never share cached prefixes, or cached vectors of search queries, between two keys, so that response times do not
+    /// Never share cached prefixes, or cached vectors of search queries, between two keys, so response times do not
     /// reveal what other clients have asked.
     #[arg(long, env = "WAYMARK_PRIVATE_CACHE")]
     pub private_cache: bool,
@@ -148,7 +148,7 @@ impl AccessConfig {
 fn is_origin(text: &str) -> bool {
     text == "*"
         || text.split_once("://").is_some_and(|(scheme, host)| {
-            // Browsers send an origin without a path, so that one with a path would never match.
+            // Browsers send an origin without a path, so one with a path would never match.
             !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '?', '#', ' '])
         })
 }

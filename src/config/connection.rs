@@ -25,7 +25,7 @@ pub struct ConnectionArgs {
     #[arg(long, env = "WAYMARK_HEADER_SECONDS", default_value_t = 15.0, value_parser = seconds)]
     pub header_seconds: f64,
 
-    /// Seconds within which the body of a request must arrive.
+    /// Seconds within which the body of a request must arrive. That of an upload has one second more for each 64 KiB.
     #[arg(long, env = "WAYMARK_BODY_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub body_seconds: f64,
 

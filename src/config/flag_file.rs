@@ -152,7 +152,7 @@ fn arguments(flag: &Arg, key: &str, value: Value) -> Result<Vec<String>, &'stati
         _ if !takes_values => Err("true or false"),
         Value::Array(values) if matches!(flag.get_action(), ArgAction::Append) => {
             let scalars = values.into_iter().map(|value| scalar(value).ok_or("a list of strings or numbers"));
-            // With `=`, so that a value that begins with `-` is not taken for a flag.
+            // With `=`, so a value that begins with `-` is not taken for a flag.
             scalars.map(|text| Ok(format!("--{key}={}", text?))).collect()
         }
         value => {

@@ -175,7 +175,7 @@ impl ServeArgs {
             return Err(ServeConfigError::MockWithPolicies);
         }
         let mut policies = self.policies;
-        // A policy.toml beside the weights says how they were trained.
+        // A policy.toml next to the weights says how they were trained.
         let beside = self.model.model.as_ref().map(PathBuf::from).filter(|dir| dir.join("policy.toml").is_file());
         if policies.is_empty() && self.protocol.is_none() && !self.model.mock {
             policies.extend(beside);
@@ -262,7 +262,7 @@ mod tests {
         assert!(
             parse(&["--protocol", "search-r1"]).is_err() && parse(&["--model", model, "--protocol", "rag"]).is_err()
         );
-        // The file beside the weights is theirs, unless the protocol is given.
+        // The file next to the weights is theirs, unless the protocol is given.
         std::fs::write(dir.path().join("policy.toml"), "").unwrap();
         let policies = |flags: &[&str]| parse(flags).unwrap().resolve().unwrap().policies;
         assert_eq!(policies(&["--model", model]), [dir.path()]);

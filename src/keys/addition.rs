@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use waymark_runtime::durable_file;
 
+use super::entry::KeyEntry;
 use super::file;
-use super::store::{ApiKeys, KeyEntry, KeysError};
+use super::store::{ApiKeys, KeysError};
 
 /// Error of an addition. The file then has the same keys as before.
 #[derive(Debug, thiserror::Error)]

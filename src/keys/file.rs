@@ -8,7 +8,7 @@
 //! requests_per_minute = 600     # unlimited if absent
 //! tokens_per_minute = 100000    # of prompts and answers; unlimited if absent
 //! concurrent = 16               # unlimited if absent
-//! priority = "low"              # low, normal or high: share beside other keys; normal if absent
+//! priority = "low"              # low, normal or high: share relative to other keys; normal if absent
 //! indexes = ["law", "default"]  # indexes that it may use; all if absent
 //! private_cache = true          # shares no cached prefixes or query vectors; implied by `--private-cache`
 //! ```
@@ -19,13 +19,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::entry::KeyEntry;
 use super::index_scope::IndexScope;
 use super::key_id::KeyId;
 use super::meter::KeyLimits;
 use super::priority::RequestPriority;
 use super::scope::Scope;
 use super::secret::{MIN_LENGTH, SecretError};
-use super::store::KeyEntry;
 
 /// Error reading a file of keys. Messages never quote the file's content, because a key may stand where its hash
 /// belongs.

@@ -101,7 +101,7 @@ impl Meter {
         }
     }
 
-    /// Returns `true` if nothing runs and every limit is unused, so that the meter is as good as a new one.
+    /// Returns `true` if nothing runs and every limit is unused, so the meter is as good as a new one.
     pub(crate) fn is_idle(&self, limits: &KeyLimits, now: Instant) -> bool {
         let mut usage = self.usage();
         let KeyUsage { requests, tokens, running } = &mut *usage;
@@ -143,7 +143,7 @@ impl Bucket {
         }
         // With a limit of 0 the wait is infinite, so it is capped at a day.
         let wait = (units - self.level) / (f64::from(rate) / 60.0);
-        // Rounded up, so that a client that waits exactly this long is admitted.
+        // Rounded up, so a client that waits exactly this long is admitted.
         Err(Duration::from_secs_f64(wait.min(86_400.0)) + Duration::from_millis(1))
     }
 }

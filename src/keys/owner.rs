@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Identity of a key as the owner of stored objects. It is derived from the key itself, so that a key which gets the
+/// Identity of a key as the owner of stored objects. It is derived from the key itself, so a key that gets the
 /// name of a removed one does not get its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyOwner(u128);

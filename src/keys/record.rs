@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::entry::KeyEntry;
 use super::index_scope::{IndexScope, IndexScopeError};
 use super::key_id::KeyId;
 use super::meter::KeyLimits;
 use super::priority::RequestPriority;
 use super::scope::Scope;
 use super::secret::SecretError;
-use super::store::KeyEntry;
 
 /// Error reading a stored key.
 #[derive(Debug, thiserror::Error)]

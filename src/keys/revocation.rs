@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use waymark_runtime::durable_file;
 
+use super::entry::KeyEntry;
 use super::file::{self, FileError};
-use super::store::KeyEntry;
 
 /// Error of a removal. The file is then unchanged, unless only its folder could not be synced.
 #[derive(Debug, thiserror::Error)]

@@ -8,10 +8,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::owner::KeyOwner;
 
-/// Prefix of every generated key, so that secret scanners recognize a leaked one.
+/// Prefix of every generated key, so secret scanners recognize a leaked one.
 const PREFIX: &str = "wm_";
 
-/// Prefix of the digest that names the hash function, so that another one can be introduced later.
+/// Prefix of the digest that names the hash function, so another one can be introduced later.
 const METHOD: &str = "blake3:";
 
 /// Number of random bytes in a key.

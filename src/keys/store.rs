@@ -7,50 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::entry::KeyEntry;
 use super::file::{self, FileError};
-use super::index_scope::IndexScope;
 use super::key_id::KeyId;
-use super::meter::{KeyLimits, Meter};
-use super::priority::RequestPriority;
-use super::scope::Scope;
-use super::secret::{Digest, Secret};
-
-/// Stored form of an API key.
-#[derive(Debug, Clone)]
-pub struct KeyEntry {
-    /// Name of the key.
-    pub id: KeyId,
-    /// Digest that identifies the key.
-    pub digest: Digest,
-    /// Scopes granted to the key.
-    pub scopes: Vec<Scope>,
-    /// Limits on requests made with the key.
-    pub limits: KeyLimits,
-    /// Priority of the key's requests, and the highest one that they may ask for.
-    pub priority: RequestPriority,
-    /// If `true`, the key shares no cached prefixes and no cached vectors of search queries with other keys.
-    pub private_cache: bool,
-    /// Indexes that the key may use.
-    pub indexes: IndexScope,
-}
-
-/// Name of the key that comes from the environment.
-const ENVIRONMENT: &str = "environment";
-
-impl KeyEntry {
-    /// Creates the key that comes from the environment. It has all scopes.
-    pub fn of_environment(secret: &Secret) -> Self {
-        Self {
-            id: KeyId::new(ENVIRONMENT),
-            digest: secret.digest(),
-            scopes: Scope::ALL.to_vec(),
-            limits: KeyLimits::default(),
-            priority: RequestPriority::default(),
-            private_cache: false,
-            indexes: IndexScope::default(),
-        }
-    }
-}
+use super::meter::Meter;
+use super::secret::Digest;
 
 /// Error loading the keys.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +106,7 @@ impl ApiKeys {
     /// Same as [`open`](Self::open).
     pub fn reload(&self) -> Result<Reloaded, KeysError> {
         let Some(shared) = &self.0 else { return Ok(Reloaded { known: 0, added: 0, removed: 0 }) };
-        // Read outside the lock, so that no request waits for the file.
+        // Read outside the lock, so no request waits for the file.
         let listed = shared.file.as_deref().map(file::read).transpose()?.unwrap_or_default();
         shared.change(|sources| sources.listed = listed)
     }
@@ -176,7 +137,7 @@ impl ApiKeys {
     pub(crate) fn find(&self, sent: &[u8]) -> Option<Arc<KnownKey>> {
         let digest = Digest::of(sent);
         let ring = self.0.as_ref()?.current();
-        // The fold compares all keys instead of stopping at a match, so that the time taken reveals nothing.
+        // The fold compares all keys instead of stopping at a match, so the time taken reveals nothing.
         ring.iter()
             .fold(None, |found, known| if known.entry.digest == digest { Some(Arc::clone(known)) } else { found })
     }
@@ -185,7 +146,7 @@ impl ApiKeys {
 impl SharedKeys {
     /// Changes the sources, and publishes the keys. If they contradict each other, nothing changes.
     fn change(&self, change: impl FnOnce(&mut KeySources)) -> Result<Reloaded, KeysError> {
-        // Held until the keys are published, so that of two changes the later one is in effect.
+        // Held until the keys are published, so of two changes the later one is in effect.
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = sources.clone();
         change(&mut changed);
@@ -228,7 +189,7 @@ impl KeySources {
                 return Err(KeysError::Name(entry.id.clone()));
             }
         }
-        // Meters are kept, so that a reload does not refill the limits of a key.
+        // Meters are kept, so a reload does not refill the limits of a key.
         let meter =
             |id: &KeyId| before.iter().find(|known| known.entry.id == *id).map(|known| Arc::clone(&known.meter));
         let known =
@@ -243,6 +204,7 @@ mod tests {
     use std::fs;
     use std::time::Instant;
 
+    use super::super::secret::Secret;
     use super::*;
 
     fn line(name: &str, secret: &Secret, rest: &str) -> String {

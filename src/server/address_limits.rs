@@ -46,7 +46,7 @@ impl Drop for AddressSlot {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Occupied(mut count) = open.entry(self.address) {
             *count.get_mut() -= 1;
-            // Addresses without a connection are forgotten, so that the map is bounded by the connections.
+            // Addresses without a connection are forgotten, so the map is bounded by the connections.
             if *count.get() == 0 {
                 count.remove();
             }

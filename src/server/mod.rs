@@ -96,7 +96,7 @@ impl Server {
         let deadline = state.config.drain;
         let times = state.config.connection;
         let mut connection_pool = ConnectionPool::new(api::router(state.clone()), api::overloaded(state), times, tls);
-        // New connections are accepted during the drain, so that `/ready` can report it.
+        // New connections are accepted during the drain, so `/ready` can report it.
         let left = tokio::select! {
             () = connection_pool.receive(&listener) => Duration::ZERO,
             left = async {
@@ -113,7 +113,7 @@ impl Server {
 
 /// Refuses new work, waits for running work until `deadline`, then ends it. Returns the remaining time.
 async fn wind_down(drain: &Drain, deadline: Duration) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     drain.advance(DrainPhase::Draining);
     tracing::info!(running = drain.running(), seconds = deadline.as_secs_f64(), "draining");
     if tokio::time::timeout(deadline, drain.idle()).await.is_err() {
@@ -123,5 +123,5 @@ async fn wind_down(drain: &Drain, deadline: Duration) -> Duration {
             tracing::warn!(running = drain.running(), "some clients did not receive their last event");
         }
     }
-    deadline.saturating_sub(begun.elapsed())
+    deadline.saturating_sub(started.elapsed())
 }

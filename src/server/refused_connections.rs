@@ -25,7 +25,7 @@ impl Default for RefusedConnections {
 
 impl RefusedConnections {
     /// Returns a slot for one more connection. If there is none, ends the oldest connection and waits until it is
-    /// closed, so that the number of open files stays bounded.
+    /// closed, so the number of open files stays bounded.
     pub(super) async fn slot(&mut self) -> Option<OwnedSemaphorePermit> {
         self.held.retain(|task| !task.is_finished());
         if self.slots.available_permits() == 0

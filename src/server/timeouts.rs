@@ -72,7 +72,7 @@ impl ConnectionTimer {
 
     fn enter(&self, stage: ConnectionStage) {
         *self.stage() = stage;
-        // Stores a permit, so that a change between the check and the wait is not lost.
+        // Stores a permit, so a change between the check and the wait is not lost.
         self.0.changed.notify_one();
     }
 

@@ -1,5 +1,5 @@
 //! Bounded in-memory store of values by ID, shared fairly by the API keys. When it is full, the oldest values of the
-//! key that takes the most room are evicted, so that no key can push out the values of another one that takes less.
+//! key that takes the most room are evicted, so no key can push out the values of another one that takes less.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -94,7 +94,7 @@ impl<T> Archive<T> {
             // A counter instead of the time, which may repeat or jump back.
             let age = state.clock;
             state.clock += 1;
-            // Added first, so that the new value counts as its owner's when the largest owner is found.
+            // Added first, so the new value counts as its owner's when the largest owner is found.
             state.put(id.into(), ArchiveEntry { value, owner, bytes, age });
             while let Some(value) = state.excess(self.most, self.bytes) {
                 gone.push(value);

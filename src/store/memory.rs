@@ -25,7 +25,7 @@ pub struct MemoryStore {
     conversations: Archive<Family>,
     /// Records of all other kinds.
     others: Archive<Family>,
-    /// Held by changes of existing records, so that none is lost to another one.
+    /// Held by changes of existing records, so none is lost to another one.
     turn: Mutex<()>,
 }
 

@@ -167,7 +167,7 @@ fn next_position() -> i64 {
     static LAST: AtomicI64 = AtomicI64::new(0);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros());
     let now = i64::try_from(clock).unwrap_or(i64::MAX - 1);
-    // A position is returned only by the thread that raised `LAST` to it, so that none repeats.
+    // A position is returned only by the thread that raised `LAST` to it, so none repeats.
     let last = LAST.fetch_max(now, Relaxed);
     if last < now { now } else { LAST.fetch_add(1, Relaxed) + 1 }
 }

@@ -73,7 +73,7 @@ async fn bounds_hold_when_they_are_tight() {
         policy.retrieval.least_searches = 0;
         let tight = (seed / 2) as usize;
         if seed % 5 == 0 {
-            // Choices among modes cost tokens too: here they do not fit beside thought and query.
+            // Choices among modes cost tokens too: here they do not fit together with thought and query.
             (policy.guided, policy.variant) = (true, LoopVariant::Evaluation);
             policy.budget.sampled_tokens = 8;
         } else if seed % 4 < 2 {

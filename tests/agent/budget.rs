@@ -137,7 +137,7 @@ async fn a_guided_policy_is_offered_no_search_that_would_not_be_made() {
     }
 }
 
-/// Generates a turn of a policy. Only a few different queries exist, so that some repeat.
+/// Generates a turn of a policy. Only a few different queries exist, so some repeat.
 fn line() -> impl Strategy<Value = String> {
     let search = prop::sample::select(vec!["a", "b", "c", "d"]).prop_flat_map(|query| {
         prop::sample::select(vec![

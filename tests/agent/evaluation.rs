@@ -1,8 +1,10 @@
 //! Evaluation of policies on questions with known answers.
 
 use waymark_agent::metric::Cost;
+use waymark_index::{GraphVariant, Query};
 use waymark_runtime::evaluate::{
-    EpisodeRow, EvaluationOutcome, EvaluationPlan, PairedComparison, Question, Summary, evaluate, print,
+    Baseline, Contender, EpisodeRow, EvaluationArm, EvaluationOutcome, EvaluationPlan, PairedComparison, Question,
+    Summary, evaluate, evaluate_arm, print,
 };
 
 use super::*;
@@ -154,4 +156,46 @@ async fn episodes_that_fail_count_as_wrong_and_say_why() {
     assert!(outcome.rows.iter().all(|row| row.error.is_some() && row.em == 0.0 && !row.valid));
     let summary = Summary::of("tight", &outcome);
     assert_eq!((summary.failed, summary.em.mean, summary.mean.turns), (2, 0.0, 0.0));
+}
+
+/// Runs a baseline on a question, with these options forced on its searches. Returns its row and its queries.
+async fn run_baseline(name: &str, search: SearchOptions) -> (EpisodeRow, Vec<Query>) {
+    let (runtime, _, stub) = scripted(&["It is the capital.\nAnswer: Paris"], france());
+    let contender = Contender::Baseline(Baseline::named(name).unwrap());
+    let arm = EvaluationArm { search, ..EvaluationArm::new(name, contender, None, None) };
+    let asked = [question("one", "Capital of France?", "Paris")];
+    let outcome = evaluate_arm(&runtime, &arm, &asked, &EvaluationPlan::default(), |_| ()).await;
+    let [row]: [EpisodeRow; 1] = outcome.rows.try_into().unwrap();
+    let queries = stub.asked.lock().unwrap().iter().map(|query| query.wanted.clone()).collect();
+    (row, queries)
+}
+
+#[tokio::test]
+async fn the_graph_baseline_is_hipporag_2_unless_another_search_is_forced() {
+    let own = SearchOptions::default;
+    let forced = SearchOptions { graph: Some(GraphVariant::Waymark.into()), ..own() };
+    for (name, search, mode, variant) in [
+        ("hippo-rag", own(), Mode::Graph, GraphVariant::HippoRag),
+        ("hippo-rag", forced, Mode::Graph, GraphVariant::Waymark),
+        ("hybrid-rag", own(), Mode::Hybrid, GraphVariant::RouteRag),
+    ] {
+        let (row, queries) = run_baseline(name, search).await;
+        assert_eq!(row.error, None, "{name}");
+        let [query] = &queries[..] else { panic!("{queries:?}") };
+        assert_eq!((query.mode, query.graph, query.k), (mode, variant.into(), 5), "{name}");
+    }
+}
+
+/// Otherwise they would be scored on triples that the model never read.
+#[tokio::test]
+async fn baselines_refuse_modes_whose_triples_they_do_not_show() {
+    for name in ["ircot", "search-o1"] {
+        for mode in [Mode::Triples, Mode::Kag, Mode::Hypergraph] {
+            let forced = SearchOptions { mode: Some(mode), ..SearchOptions::default() };
+            let (row, queries) = run_baseline(name, forced).await;
+            let error = row.error.unwrap();
+            assert!(error.contains(name) && error.contains(&format!("in the mode {mode}: ")), "{error}");
+            assert!(queries.is_empty(), "{queries:?}");
+        }
+    }
 }

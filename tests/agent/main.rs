@@ -331,7 +331,7 @@ async fn breaking_off_during_a_search_frees_everything() {
     let (runtime, _) = saying(&[SEARCH, ANSWER], france().with_delay(Duration::from_secs(600)));
     for gone in [false, true] {
         let episode = Episode::new(&runtime, &policy("routerag"), Conversation::new("?"), default()).unwrap();
-        // Room for one event, so that the episode is never far ahead of the test.
+        // Room for one event, so the episode is never far ahead of the test.
         let (sender, mut events) = mpsc::channel(1);
         let task = tokio::spawn(episode.run(sender));
         while !matches!(events.recv().await.unwrap(), Event::SearchStarted { .. }) {}

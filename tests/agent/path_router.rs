@@ -140,7 +140,7 @@ async fn a_long_observation_keeps_its_frame_and_its_speakers() {
 
 const JSON: &str = "<think>a</think>\n<query>{\"query\": \"a\"}</query>";
 
-/// Graph-R1 samples each turn to its end and cuts the text after the query, so that the rest costs nothing.
+/// Graph-R1 samples each turn to its end and cuts the text after the query, so the rest costs nothing.
 #[tokio::test]
 async fn a_training_turn_that_rambles_on_behind_its_query_searches_all_the_same() {
     let (runtime, script, stub) = scripted(&[&format!("{JSON}{}", "x".repeat(5000)), REPLY], france());

@@ -217,7 +217,7 @@ pub async fn run<S: SessionSource>(
     options: EpisodeOptions,
 ) -> Result<(Trajectory, Vec<Event>), AgentError> {
     let episode = Episode::new(runtime, policy, Conversation::new(question), options)?;
-    // Smaller than an episode, so that the loop has to wait for its reader.
+    // Smaller than an episode, so the loop has to wait for its reader.
     let (sender, mut receiver) = mpsc::channel(4);
     let (trajectory, events) = tokio::join!(episode.run(sender), async {
         let mut events = Vec::new();

@@ -131,7 +131,7 @@ async fn a_long_batch_is_streamed_and_broken_off_where_it_fails() {
     assert_eq!(response.status(), 200);
     let chunks: Vec<_> = response.bytes_stream().collect().await;
     assert!(chunks.last().unwrap().is_err(), "an incomplete answer must not look complete");
-    // A short answer has not been sent yet, so that its error has a status.
+    // A short answer has not been sent yet, so its error has a status.
     let response = server.post("/retrieve", &json!({"queries": ["x", "broken"], "topk": 1})).await;
     assert_eq!(response.status(), 504);
     let error: Value = response.json().await.unwrap();

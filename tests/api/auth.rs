@@ -328,7 +328,7 @@ async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
             server.client.post(server.url(path)).bearer_auth(secret.reveal()).json(&body).send().await.unwrap();
         (response.status().as_u16(), response.json::<Value>().await.unwrap())
     };
-    // Nine of the ten requests of a minute, so that no second list fits.
+    // Nine of the ten requests of a minute, so no second list fits.
     let prompts = vec!["x"; 9];
     assert_eq!(ask("/v1/completions", json!({"model": "plain", "prompt": prompts})).await.0, 200);
     let (status, refused) = ask("/v1/completions", json!({"model": "plain", "prompt": prompts})).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::golden::{ask, golden, loops, steady};
-use crate::harness::{Abyss, Letters, ServerPlan, TestServer, answer, chunks, read_until, says, script};
+use crate::harness::{HangingSearch, Letters, ServerPlan, TestServer, answer, chunks, read_until, says, script};
 
 /// Choices and results without a tool are refused before anything is computed; `tools` tests the tools themselves.
 #[tokio::test]
@@ -26,8 +26,9 @@ async fn tools_are_refused() {
 
 #[tokio::test]
 async fn a_client_that_goes_during_a_search() {
-    let server =
-        ServerPlan { searcher: Some(Arc::new(Abyss::default())), ..ServerPlan::new(script(&loops())) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(HangingSearch::default())), ..ServerPlan::new(script(&loops())) }
+        .build()
+        .await;
     let body = ask(json!({"model": "routerag", "stream": true, "rag": {"trace": true}}));
     let mut socket = server.raw("/v1/chat/completions", &body).await;
     let mut seen = read_until(&mut socket, "search_started").await;
@@ -101,7 +102,7 @@ async fn a_model_with_a_slash_in_its_name() {
 
 #[tokio::test]
 async fn three_choices_are_not_sent_one_after_the_other() {
-    // Slow, so that no choice ends before the others begin.
+    // Slow, so no choice ends before the others begin.
     let slow = says("abcdefgh").with_time(std::time::Duration::from_millis(100), std::time::Duration::ZERO);
     let server = TestServer::new(slow).await;
     let all = chunks(&server.stream(&ask(json!({"stream": true, "n": 3}))).await);

@@ -27,7 +27,7 @@ fn body(content: &str, stream: bool) -> Value {
     json!({"model": "plain", "stream": stream, "messages": [{"role": "user", "content": content}]})
 }
 
-/// A long, slow answer, so that all requests are in the batch together.
+/// A long, slow answer, so all requests are in the batch together.
 fn slow() -> waymark_engine::MockBackend {
     says(&"word ".repeat(40)).with_time(Duration::from_millis(1), Duration::ZERO)
 }

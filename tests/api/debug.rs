@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{Abyss, ServerPlan, TestServer, chunks, eventually, joined, says, script};
+use crate::harness::{HangingSearch, ServerPlan, TestServer, chunks, eventually, joined, says, script};
 
 async fn state(server: &TestServer) -> Value {
     let response = server.get("/debug/state").await;
@@ -62,8 +62,9 @@ async fn a_running_and_a_waiting_request_are_told_apart() {
 #[tokio::test]
 async fn a_session_that_waits_for_a_search_is_parked_with_its_blocks() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    let server =
-        ServerPlan { searcher: Some(Arc::new(Abyss::default())), ..ServerPlan::new(script(&lines)) }.build().await;
+    let server = ServerPlan { searcher: Some(Arc::new(HangingSearch::default())), ..ServerPlan::new(script(&lines)) }
+        .build()
+        .await;
     let mut request = body();
     request["model"] = json!("routerag");
     let searching = server.post("/v1/chat/completions", &request).await;

@@ -14,7 +14,9 @@ use waymark_engine::mock::Lines;
 use waymark_engine::{EngineConfig, MockBackend};
 use waymark_index::{Evidence, Mode};
 
-use crate::harness::{Abyss, PATIENCE, ServerPlan, Shelf, TestServer, eventually, read_until, says, script};
+use crate::harness::{
+    HangingSearch, OnePassage, PATIENCE, ServerPlan, TestServer, eventually, read_until, says, script,
+};
 use crate::slow_clients;
 
 /// Duration of an engine step, long enough to distinguish two steps from three.
@@ -128,7 +130,7 @@ async fn while_prefilling() {
     let server = ServerPlan { engine, ..ServerPlan::new(says("hi").with_time(STEP, Duration::ZERO)) }.build().await;
     let counters = server.state.runtime.engine.counters();
     for (index, (path, stream)) in ways().enumerate() {
-        // Each client sends its own text, so that none finds its prefix in the cache.
+        // Each client sends its own text, so none finds its prefix in the cache.
         let text = format!("{index} long ").repeat(3000);
         let computed = counters.prefill_tokens_total.get();
         let socket = server.raw(path, &ask(path, "plain", &text, stream)).await;
@@ -164,7 +166,7 @@ async fn while_searching() {
     let asked = loops.map(|(path, stream)| (path, ask(path, "routerag", "hello", stream))).chain(searches);
     for (path, request) in asked {
         let waiting = Arc::new(AtomicUsize::new(0));
-        let searcher = Some(Arc::new(Abyss(waiting.clone())) as Arc<dyn Search>);
+        let searcher = Some(Arc::new(HangingSearch(waiting.clone())) as Arc<dyn Search>);
         let server = ServerPlan { searcher, ..ServerPlan::new(script(&lines)) }.build().await;
         let socket = server.raw(path, &request).await;
         eventually("a search runs", || waiting.load(SeqCst) == 1).await;
@@ -216,7 +218,7 @@ fn response(stream: &str) -> String {
 #[tokio::test]
 async fn the_silence_of_a_search_is_filled() {
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    let mut plan = ServerPlan { searcher: Some(Arc::new(Abyss::default())), ..ServerPlan::new(script(&lines)) };
+    let mut plan = ServerPlan { searcher: Some(Arc::new(HangingSearch::default())), ..ServerPlan::new(script(&lines)) };
     plan.http.ping = Duration::from_millis(20);
     let server = plan.build().await;
     let mut socket = server.raw("/v1/chat/completions", &body("routerag", true)).await;
@@ -233,12 +235,12 @@ impl Search for Slowly {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            Shelf.search(query).await
+            OnePassage.search(query).await
         })
     }
 
     fn modes(&self) -> Vec<Mode> {
-        Shelf.modes()
+        OnePassage.modes()
     }
 }
 

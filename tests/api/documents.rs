@@ -341,7 +341,7 @@ async fn every_search_is_of_the_one_snapshot_it_names() {
     assert!(seen.len() >= 8, "{seen:?}");
 }
 
-/// Fills the disk once, in the middle of a commit, so that the file that publishes the commit cannot be written.
+/// Fills the disk once, in the middle of a commit, so the file that publishes the commit cannot be written.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Default)]
 struct Filling(HashEmbed, std::sync::Mutex<Option<std::path::PathBuf>>);

@@ -52,7 +52,7 @@ async fn running_streams_finish_and_new_work_is_refused() {
     eventually("both search", || searcher.searches.load(SeqCst) == 2).await;
     server.terminate();
     eventually("it drains", || server.state.drain.phase() != waymark::api::drain::DrainPhase::Serving).await;
-    // New connections are still answered, so that a load balancer can notice the drain.
+    // New connections are still answered, so a load balancer can notice the drain.
     assert_eq!(server.get("/health").await.status(), 200);
     let ready = server.get("/ready").await;
     assert_eq!(ready.status(), 503);

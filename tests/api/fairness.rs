@@ -24,7 +24,7 @@ async fn guarded(priorities: [RequestPriority; 2]) -> (TestServer, [Secret; 2]) 
 /// Asks for completions of `prompts` prompts.
 async fn complete(server: &TestServer, key: &Secret, prompts: usize, max_tokens: usize) -> (u16, Value) {
     let texts: Vec<_> = (0..prompts).map(|index| format!("prompt {index}")).collect();
-    // Every end of a text is forbidden, so that all answers have the same length.
+    // Every end of a text is forbidden, so all answers have the same length.
     let body = json!({"model": "plain", "prompt": texts, "max_tokens": max_tokens, "logit_bias": {"256": -100, "257": -100, "258": -100}});
     let request = server.client.post(server.url("/v1/completions")).bearer_auth(key.reveal()).json(&body);
     answer(request.send().await.unwrap()).await

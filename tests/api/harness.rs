@@ -43,7 +43,7 @@ pub struct ServerPlan {
     pub embedder: Option<Arc<dyn TextEmbedder>>,
     pub reranker: Option<Arc<Reranking>>,
     pub library: Option<Library>,
-    /// Indexes beside the default one: names, searchers and documents.
+    /// Indexes other than the default one: names, searchers and documents.
     pub others: Vec<(String, Arc<dyn Search>, Library)>,
     /// Folder of vector stores that clients create.
     pub vector_stores: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl ServerPlan {
             backend,
             engine: EngineConfig::default(),
             http: HttpConfig::default(),
-            searcher: Some(Arc::new(Shelf)),
+            searcher: Some(Arc::new(OnePassage)),
             embedder: None,
             reranker: None,
             library: None,
@@ -228,7 +228,7 @@ impl TestServer {
             if !idle() {
                 return None;
             }
-            // Longer than a step, so that a step that still runs is seen, and so is the request of a client that left
+            // Longer than a step, so a step that still runs is seen, and so is the request of a client that left
             // before its connection was accepted.
             tokio::time::sleep(Duration::from_millis(30)).await;
             (idle() && counters.steps_total.get() == steps).then_some(())
@@ -352,14 +352,14 @@ pub fn joined(chunks: &[Value], key: &str) -> BTreeMap<u64, String> {
 
 /// Searcher that finds the same passage for every query.
 #[derive(Debug)]
-pub struct Shelf;
+pub struct OnePassage;
 
 pub fn evidence(text: &str) -> Evidence {
     let passage = Passage { id: "p1".into(), title: "Faust".into(), text: text.into() };
     Evidence::of(3, Mode::Passage, vec![Hit { rank: 1, score: 0.5, passage, metadata: None, path: HitPath::default() }])
 }
 
-impl Search for Shelf {
+impl Search for OnePassage {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         Box::pin(async move { Ok(evidence(&format!("About {}: Goethe wrote Faust.", query.wanted.text))) })
     }
@@ -371,7 +371,7 @@ impl Search for Shelf {
 
 /// Searcher that never returns, and counts the searches that wait for it.
 #[derive(Debug, Default)]
-pub struct Abyss(pub Arc<AtomicUsize>);
+pub struct HangingSearch(pub Arc<AtomicUsize>);
 
 struct Waiting(Arc<AtomicUsize>);
 
@@ -381,12 +381,12 @@ impl Drop for Waiting {
     }
 }
 
-impl Search for Abyss {
+impl Search for HangingSearch {
     fn search(&self, _: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         self.0.fetch_add(1, SeqCst);
         let waiting = Waiting(self.0.clone());
         Box::pin(async move {
-            // Moved into the future, so that a search that is canceled no longer counts.
+            // Moved into the future, so a search that is canceled no longer counts.
             let _waiting = waiting;
             std::future::pending().await
         })

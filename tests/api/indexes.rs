@@ -86,6 +86,34 @@ async fn each_index_has_its_own_documents_and_searches() {
 }
 
 #[tokio::test]
+async fn a_misspelled_index_is_refused() {
+    let (_dirs, server) = test_server().await;
+    let (_, before) = answer(server.get("/v1/index").await).await;
+    for (method, path, body) in [
+        ("POST", "/v1/documents", edition(&["new"], 2)),
+        ("DELETE", "/v1/documents/a", Value::Null),
+        ("GET", "/v1/documents/a", Value::Null),
+        ("GET", "/v1/documents", Value::Null),
+        ("GET", "/v1/snapshots", Value::Null),
+        ("POST", "/v1/snapshots/1/restore", json!({})),
+        ("POST", "/v1/search", json!({"query": "river"})),
+        ("GET", "/v1/index", Value::Null),
+    ] {
+        for query in ["idx=other", "index=second&idx=other", "idx=other&index=second"] {
+            let request = server.client.request(method.parse().unwrap(), server.url(&format!("{path}?{query}")));
+            let request = if body.is_null() { request } else { request.json(&body) };
+            let (status, refused) = answer(request.send().await.unwrap()).await;
+            let error = &refused["error"];
+            let got = (status, &error["code"], &error["param"]);
+            let expected = (400, &json!("unknown_parameter"), &json!("idx"));
+            assert_eq!(got, expected, "{method} {path}?{query}: {refused}");
+        }
+    }
+    assert_eq!(answer(server.get("/v1/index").await).await.1, before);
+    assert_eq!(server.get("/v1/documents/a?index=second").await.status(), 200);
+}
+
+#[tokio::test]
 async fn a_tool_chooses_an_index_and_its_replay_finds_it_again() {
     let (_dirs, server) = test_server().await;
     send(&server, "/v1/documents?index=second", edition(&["new"], 2)).await;

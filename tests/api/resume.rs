@@ -110,7 +110,7 @@ async fn a_socket_killed_at_random_loses_nothing_and_computes_nothing_twice() {
             let mut seen: Vec<(u64, String, Value)> = Vec::new();
             let mut kills = 0;
             loop {
-                // At most a third, so that every seed kills at least twice.
+                // At most a third, so every seed kills at least twice.
                 let (bytes, over) = read_some(response, random.random_range(1..length / 3)).await;
                 seen.extend(messages(&bytes));
                 if over {
@@ -289,7 +289,7 @@ async fn streams_are_counted_and_can_be_turned_off() {
     let off = ResumeConfig { grace: Duration::ZERO, ..ResumeConfig::default() };
     let one = ResumeConfig { count: 1, ..ResumeConfig::default() };
     for (resume, status, code) in [(off, 400, "unsupported_parameter"), (one, 503, "queue_full")] {
-        // The first stream goes on for half a minute.
+        // The first stream continues for half a minute.
         let mut plan = ServerPlan::new(says(&"word ".repeat(6000)).with_time(STEP, Duration::ZERO));
         plan.http.resume = resume;
         let server = plan.build().await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use waymark_agent::Policy;
 use waymark_engine::mock::Lines;
 
-use crate::harness::{ServerPlan, Shelf, TestServer, answer, script, tokenizer, with_fields};
+use crate::harness::{OnePassage, ServerPlan, TestServer, answer, script, tokenizer, with_fields};
 
 const PATH: &str = "/v1/rollouts";
 
@@ -15,7 +15,7 @@ fn plan() -> ServerPlan {
     let lines =
         Lines::new(["<think>Who?</think>\n<search>Faust</search>", "<think>So.</think>\n<answer>Goethe</answer>"])
             .terminator("</information>\n\n");
-    let mut plan = ServerPlan { searcher: Some(Arc::new(Shelf)), ..ServerPlan::new(script(&lines)) };
+    let mut plan = ServerPlan { searcher: Some(Arc::new(OnePassage)), ..ServerPlan::new(script(&lines)) };
     let mut policy = Policy::builtin("evo-rag").unwrap();
     // Each byte is one token here.
     policy.budget.context_tokens = 16_384;

@@ -11,7 +11,7 @@ use waymark::store::{
 use waymark_engine::mock::Lines;
 
 use crate::golden::ask;
-use crate::harness::{Abyss, ServerPlan, TestServer, eventually, eventually_found, says, script};
+use crate::harness::{HangingSearch, ServerPlan, TestServer, eventually, eventually_found, says, script};
 use crate::responses::{self, create, fetch};
 use crate::tools::template;
 
@@ -151,11 +151,11 @@ async fn check_untraced(state: &Arc<dyn Store>, server: &TestServer, response: &
 async fn a_running_response_that_another_server_deletes_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     let state: Arc<dyn Store> = Shared::open(&dir).await;
-    let abyss = Abyss::default();
-    let searching = Arc::clone(&abyss.0);
+    let hanging = HangingSearch::default();
+    let searching = Arc::clone(&hanging.0);
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
     let records = Some(Arc::clone(&state));
-    let plan = ServerPlan { searcher: Some(Arc::new(abyss)), records, ..ServerPlan::new(script(&lines)) };
+    let plan = ServerPlan { searcher: Some(Arc::new(hanging)), records, ..ServerPlan::new(script(&lines)) };
     let first = plan.build().await;
     let second = greeting(&state).await;
     let (_, queued) = create(&first, &responses::ask(json!({"background": true, "model": "routerag"}))).await;

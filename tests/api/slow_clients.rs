@@ -10,6 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use waymark_agent::{Budget, Policy};
 
 use crate::harness::{Large, PATIENCE, ServerPlan, TestServer, eventually, eventually_found, read_until, says};
+use crate::vector_store_files::Client;
 
 const SOON: Duration = Duration::from_millis(300);
 
@@ -39,7 +40,7 @@ async fn to_the_end(socket: &mut TcpStream) -> String {
 async fn a_head_that_comes_a_byte_at_a_time() {
     let server = test_server(|plan| plan.http.connection.header = SOON).await;
     for begun in ["", "GET /health HTTP/1.1\r\nx-slow: "] {
-        // The server may accept the connection before this task goes on.
+        // The server may accept the connection before this task continues.
         let start = Instant::now();
         let socket = TcpStream::connect(server.address).await.unwrap();
         let (mut reading, mut writing) = socket.into_split();
@@ -80,6 +81,44 @@ async fn a_body_that_does_not_come() {
         assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("\"request_timeout\""), "{path}: {answer}");
         assert!(begun.elapsed() >= SOON, "{:?}", begun.elapsed());
     }
+    server.quiet().await;
+}
+
+/// Uploads a file of 64 KiB by a byte every 50 ms until the server answers. Returns the answer.
+async fn upload_slowly(server: &TestServer) -> String {
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /v1/files HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 65536\r\n\
+                content-type: multipart/form-data; boundary=xyz\r\n\r\n\
+                --xyz\r\ncontent-disposition: form-data; name=\"file\"; filename=\"slow.txt\"\r\n\r\n";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let begun = Instant::now();
+    while tokio::time::timeout(Duration::from_millis(50), socket.peek(&mut [0])).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "the upload is never refused");
+        // Fails if the server has closed the connection, which ends the loop.
+        let _ = socket.write_all(b"a").await;
+    }
+    to_the_end(&mut socket).await
+}
+
+#[tokio::test]
+async fn uploads_that_come_a_byte_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    // Long enough for a busy machine to send the upload at the end.
+    let wait = Duration::from_secs(2);
+    let server = test_server(|plan| {
+        plan.vector_stores = Some(folder.path().to_owned());
+        plan.http.connection.body = wait;
+    })
+    .await;
+    let begun = Instant::now();
+    // They take all of the room for files, which is 1 MiB.
+    let answers = futures::future::join_all((0..16).map(|_| upload_slowly(&server))).await;
+    for answer in answers {
+        assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("\"request_timeout\""), "{answer}");
+    }
+    assert!(begun.elapsed() >= wait, "{:?}", begun.elapsed());
+    let client = Client { server: &server, key: None };
+    client.upload("whole.txt", &"x".repeat(60 << 10)).await;
     server.quiet().await;
 }
 

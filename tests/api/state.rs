@@ -11,7 +11,7 @@ use waymark::store::{
 };
 use waymark_engine::mock::Lines;
 
-use crate::harness::{Abyss, ServerPlan, TestServer, answer, eventually, eventually_found, says, script};
+use crate::harness::{HangingSearch, ServerPlan, TestServer, answer, eventually, eventually_found, says, script};
 use crate::responses::{self, ask, create, fetch};
 
 async fn open(dir: &tempfile::TempDir) -> Arc<dyn Store> {
@@ -75,7 +75,7 @@ async fn a_response_whose_process_is_gone_has_failed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir).await;
     let lines = Lines::new(["<think>a</think><search>[passage] b</search>"]);
-    let plan = ServerPlan { searcher: Some(Arc::new(Abyss::default())), ..ServerPlan::new(script(&lines)) };
+    let plan = ServerPlan { searcher: Some(Arc::new(HangingSearch::default())), ..ServerPlan::new(script(&lines)) };
     let first = over(&store, plan).await;
     let (status, queued) = create(&first, &ask(json!({"background": true, "model": "routerag"}))).await;
     assert_eq!((status, &queued["status"]), (200, &json!("queued")), "{queued}");
@@ -406,7 +406,7 @@ async fn a_policy_whose_client_leaves_before_it_is_recorded_is_recorded() {
     let asked = tokio::spawn(server.client.post(server.url("/v1/policies")).json(&body).send());
     eventually("the policy is served", || server.state.policies.get("loaded").is_ok()).await;
     asked.abort();
-    // The load itself goes on.
+    // The load itself continues.
     eventually("the request has ended", || server.state.drain.running() == 1).await;
     drop(recording);
     eventually_found("the policy is recorded", async || (kept(&store, RecordKind::Policy).await == 1).then_some(()))

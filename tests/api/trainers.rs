@@ -146,7 +146,7 @@ async fn graphrag_r1s_evaluation_is_answered() {
     assert_eq!(answer["result"].as_array().unwrap().len(), 2);
     let query = Query {
         triples: 20,
-        graph: GraphVariant::GraphR1.into(),
+        graph: GraphVariant::GraphRagR1.into(),
         ..Query::new(text, Mode::Triples, 3).ranking(Ranking::Dense)
     };
     let evidence = index.search(&query).unwrap();

@@ -102,7 +102,7 @@ fn what_the_embedder_does_not_read_is_told_and_found_once_it_is_cut() {
     let index = index(dir.path(), CORPUS);
     let file = dir.path().join("guide.jsonl");
     let guide = |text: &str| json!({"id": "guide", "title": "Guide", "text": text}).to_string();
-    // Longer than the 254 word pieces alone, so that the fish come after what is read.
+    // Longer than the 254 word pieces alone, so the fish come after what is read.
     let hours = "The museum opens at nine in the morning and closes at six in the evening. ".repeat(60);
     let fish = "Piranhas are freshwater fish with sharp teeth that swim in schools and eat meat, insects and seeds. ";
     let long = guide(&format!("{hours}\n\n{}", fish.repeat(9)));

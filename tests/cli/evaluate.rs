@@ -86,7 +86,7 @@ fn what_cannot_be_measured_is_an_error_and_no_zeros() {
     let questions = place("questions.jsonl");
     let report = place("report.json");
     let rows = place("rows.jsonl");
-    // Longer than the context of `wide`, so that one of its episodes fails.
+    // Longer than the context of `wide`, so one of its episodes fails.
     let long = format!(r#"{{"id": "4", "question": "{}?", "answers": ["x"]}}"#, "Who is it ".repeat(3000));
     fs::write(&questions, format!("{QUESTIONS}{long}\n")).unwrap();
     for (name, context) in [("wide", 16384), ("narrow", 64)] {

@@ -53,7 +53,7 @@ fn what_they_start_is_a_command_that_reads_what_they_set() {
     for file in [PLAIN, CUDA] {
         let entry = words(&of(file, "ENTRYPOINT")[0]);
         let command = words(&of(file, "CMD")[0]);
-        // Process 1 has no default actions for signals, so that the program must not be it.
+        // Process 1 has no default actions for signals, so the program must not be it.
         assert_eq!(entry, ["tini", "--", "waymark"]);
         assert!(of(file, "RUN").iter().any(|run| run.split_whitespace().any(|word| word == "tini")), "{file}");
         let help = waymark(&[&*command[0], "--help"]);

@@ -270,7 +270,7 @@ async fn time_between_passes_is_told_apart_from_their_own_and_from_rest() {
 #[tokio::test]
 async fn a_snapshot_tells_who_holds_what() {
     let backend = mock().with_time(Duration::from_millis(20), Duration::ZERO);
-    // One row, so that the second session has to wait.
+    // One row, so the second session has to wait.
     let engine = start(backend, EngineConfig { max_batch_rows: 1, ..EngineConfig::default() });
     let mut first = session(&engine, &prompt(1, 40));
     let mut second = session(&engine, &prompt(2, 40));

@@ -35,7 +35,7 @@ impl RunningServer {
         let mut command = Command::new(program);
         let mut child = setup(command.stdout(Stdio::piped()).stderr(Stdio::null())).spawn().unwrap();
         let mut line = String::new();
-        // Written once the server listens, so that nobody has to poll its port.
+        // Written once the server listens, so nobody has to poll its port.
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").unwrap_or_else(|| panic!("said {line:?}"));
         RunningServer { address: address.to_owned(), child }

@@ -1,4 +1,4 @@
-//! Files of an index that are cut off under a running server: the index turns unready by name, and the rest goes on.
+//! Files of an index that are cut off under a running server: the index is unready by name, and the rest continues.
 #![cfg(target_os = "linux")]
 
 use std::fs::File;

@@ -116,7 +116,7 @@ fn a_run_that_is_killed_leaves_no_server() {
     BufReader::new(run.stderr.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once(',')).unwrap().0;
     TcpStream::connect(address).unwrap();
-    // SIGKILL, so that it can do nothing about it any more.
+    // SIGKILL, so it can do nothing about it any more.
     run.kill().unwrap();
     run.wait().unwrap();
     let killed = Instant::now();

@@ -69,7 +69,7 @@ mod tests {
     use waymark_runtime::evaluate::Question;
 
     use super::*;
-    use crate::rollout::{QuestionSet, Rollout, RolloutPlan, rollouts};
+    use crate::rollout::{QuestionSet, Rollout, RolloutSettings, rollouts};
     use crate::tiny;
 
     /// Index that is never searched, because the policy writes no search.
@@ -107,8 +107,8 @@ mod tests {
         };
         let asked: Vec<_> = questions.iter().map(|question| (&set, question)).collect();
         let sampling = Sampling { temperature: Some(1.0), ..Sampling::default() };
-        let plan = RolloutPlan { group: 2, step: 3, branches, ..RolloutPlan::new(&sampling, 3, 5) };
-        rollouts(policy, &asked, &plan).await.unwrap().rollouts
+        let settings = RolloutSettings { group: 2, step: 3, branches, ..RolloutSettings::new(&sampling, 3, 5) };
+        rollouts(policy, &asked, &settings).await.unwrap().rollouts
     }
 
     fn told(rollouts: &[Rollout]) -> Vec<(usize, &str, &[u32])> {

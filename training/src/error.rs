@@ -9,7 +9,7 @@ use waymark_models::ModelError;
 
 use crate::recipe::RecipeError;
 use crate::run::RunError;
-use crate::store::StoreError;
+use crate::sample_lines::SampleLinesError;
 
 /// Error that stops training. Each variant names its file or field.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum TrainError {
     Run(#[from] RunError),
     /// Samples cannot be read or written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Samples(#[from] SampleLinesError),
     /// A model cannot be loaded or run.
     #[error(transparent)]
     Model(#[from] ModelError),

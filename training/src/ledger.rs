@@ -12,7 +12,7 @@ use crate::TrainError;
 use crate::optimizer::AdamW;
 use crate::recipe::Optimizer;
 use crate::run::{
-    Checkpoints, EventWriter, MetricsFile, MetricsRow, RankerState, RunError, RunFolder, RunState, report,
+    Checkpoints, EventWriter, MetricsFile, MetricsRow, RankerState, RunError, RunFolder, RunState, report, respelled,
 };
 
 /// Observer of a training run. Implemented by closures that take a metrics row.
@@ -46,7 +46,7 @@ pub struct RunLedger {
     state: RunState,
     ranker: Option<RankerState>,
     optimizer: Optimizer,
-    began: Instant,
+    started: Instant,
     before: f64,
 }
 
@@ -65,7 +65,7 @@ impl RunLedger {
         let board = EventWriter::resume(&folder.events(), state.step)?;
         // Time of earlier processes of this run.
         let before = state.seconds;
-        Ok(Self { folder, metrics, board, checkpoints, state, ranker, optimizer, began: Instant::now(), before })
+        Ok(Self { folder, metrics, board, checkpoints, state, ranker, optimizer, started: Instant::now(), before })
     }
 
     /// Loads the latest checkpoint into `learner` and returns its optimizer. A new run gets a new optimizer.
@@ -126,7 +126,7 @@ impl RunLedger {
 
     /// Seconds of training so far, summed over all processes of the run.
     pub fn seconds(&self) -> f64 {
-        self.before + self.began.elapsed().as_secs_f64()
+        self.before + self.started.elapsed().as_secs_f64()
     }
 
     /// Creates an empty metrics row for `step`.
@@ -214,11 +214,11 @@ impl RunLedger {
     }
 }
 
-/// Opens an existing run, if it was started with the same facts.
+/// Opens an existing run, if it was started with the same facts, possibly in an earlier spelling.
 fn open_existing(dir: &Path, facts: &str) -> Result<RunFolder, TrainError> {
     let folder = RunFolder::resume(dir)?;
     let path = folder.facts();
-    let before = std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?;
+    let before = respelled(&std::fs::read_to_string(&path).map_err(RunError::io("read", &path))?);
     if before == facts {
         return Ok(folder);
     }
@@ -287,6 +287,19 @@ mod tests {
         assert_eq!(ledger.state().best, Some((3, 0.2)));
         ledger.advance(4);
         assert!(!ledger.record_measurement(0.1, 2));
+    }
+
+    #[test]
+    fn a_run_with_earlier_spellings_resumes() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("run");
+        let open = |facts: &str| RunLedger::open(&dir, facts, Optimizer::default(), 1);
+        let earlier = "[policy.retrieval]\ngraph = \"graph_r1\"\n\n[reward.tearag.relevance]\ncentre = 0.4\n";
+        let current = earlier.replace("graph_r1", "graphrag_r1").replace("centre", "center");
+        drop(open(earlier).unwrap());
+        drop(open(&current).unwrap());
+        let error = open(&current.replace("0.4", "0.5")).unwrap_err().to_string();
+        assert!(error.contains("center = 0.4") && error.contains("center = 0.5"), "{error}");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`sample_filter`] | selection of a policy's own rollouts for supervised training |
 //! | [`ledger`] | state of a running training run: metrics, checkpoints, time |
 //! | [`lessons`] | lesson builder for `train data`: data set and Wikipedia patterns |
+//! | [`logprobs`] | log-probabilities of tokens under the learner |
 //! | [`mode_table`] | success of the modes of search by kind of question |
 //! | [`optimizer`] | AdamW and gradient clipping |
 //! | [`seeding`] | seeds and shuffles |
@@ -22,7 +23,7 @@
 //! | [`reward`] | reward functions |
 //! | [`rollout`] | episodes played by the current policy |
 //! | [`run`] | the directory of a run: metrics, events, report, checkpoints |
-//! | [`sample`], [`store`], [`sample_file`] | stored trajectories and their files |
+//! | [`sample`], [`sample_lines`], [`sample_file`] | stored trajectories and their files |
 //! | [`sft`] | supervised training on given trajectories |
 //! | [`traps`] | cheap bad behaviors that a reward must not pay for |
 
@@ -38,6 +39,7 @@ pub mod grpo;
 pub mod hash;
 pub mod ledger;
 pub mod lessons;
+pub mod logprobs;
 pub mod mode_table;
 pub mod optimizer;
 pub mod pack;
@@ -52,10 +54,10 @@ pub mod run;
 pub mod sample;
 pub mod sample_file;
 pub mod sample_filter;
+pub mod sample_lines;
 pub mod schedule;
 pub mod seeding;
 pub mod sft;
-pub mod store;
 pub mod traps;
 
 pub use error::TrainError;

@@ -69,15 +69,12 @@ fn check(files: &[QuestionFile], validation: &[PathBuf]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Leaves out questions whose passages are withheld, unless `refusals` earn a reward: under other rewards, these
-/// questions would teach the policy to guess.
+/// Leaves out questions whose passages are withheld. Under rewards that do not pay for refusals, these questions would
+/// teach the policy to guess.
 ///
 /// # Errors
 /// If no question of a file is left.
-pub(crate) fn rewarded(files: Vec<QuestionFile>, refusals: bool) -> anyhow::Result<Vec<QuestionFile>> {
-    if refusals {
-        return Ok(files);
-    }
+pub(crate) fn answerable(files: Vec<QuestionFile>) -> anyhow::Result<Vec<QuestionFile>> {
     files.into_iter().map(QuestionFile::answerable).collect()
 }
 
@@ -143,7 +140,7 @@ impl QuestionFile {
 
     /// Returns `false` if no training question lists its supporting passages, so that no index makes them known.
     pub(crate) fn may_be_supported(&self) -> bool {
-        self.questions.iter().any(|question| question.supporting_complete && !question.supporting.is_empty())
+        self.questions.iter().any(Question::lists_support)
     }
 
     /// Sets aside the last `measured` questions for validation.
@@ -184,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn withheld_questions_are_left_out_unless_refusals_pay() {
+    fn withheld_questions_are_left_out() {
         let question = |name: &str, without: &[&str]| Question {
             question: name.to_owned(),
             without: without.iter().map(|id| (*id).to_owned()).collect(),
@@ -196,13 +193,10 @@ mod tests {
             questions,
             validation: vec![question("c", &[]), question("d", &["p"])],
         };
-        let mixed = || vec![file(vec![question("a", &["p"]), question("b", &[])])];
-        let counts = |refusals| {
-            let files = rewarded(mixed(), refusals).unwrap();
-            (files[0].questions.len(), files[0].validation.len())
-        };
-        assert_eq!((counts(true), counts(false)), ((2, 2), (1, 1)));
-        let error = rewarded(vec![file(vec![question("a", &["p"])])], false).unwrap_err().to_string();
+        let mixed = vec![file(vec![question("a", &["p"]), question("b", &[])])];
+        let files = answerable(mixed).unwrap();
+        assert_eq!((files[0].questions.len(), files[0].validation.len()), (1, 1));
+        let error = answerable(vec![file(vec![question("a", &["p"])])]).unwrap_err().to_string();
         assert!(error.starts_with("set.jsonl: the passages of all questions are withheld"), "{error}");
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn epoch_questions(
 
 /// Settings of a batch of rollouts.
 #[derive(Debug, Clone)]
-pub struct RolloutPlan<'a> {
+pub struct RolloutSettings<'a> {
     /// Sampling parameters that override the policy's own.
     pub sampling: &'a Sampling,
     /// Number of trajectories per question.
@@ -87,10 +87,10 @@ pub struct RolloutPlan<'a> {
     pub branches: Option<Branches>,
 }
 
-impl<'a> RolloutPlan<'a> {
-    /// Plan of one trajectory per question, without chosen modes.
-    pub fn new(sampling: &'a Sampling, concurrent: usize, seed: u64) -> RolloutPlan<'a> {
-        RolloutPlan {
+impl<'a> RolloutSettings<'a> {
+    /// Settings for one trajectory per question, without chosen modes.
+    pub fn new(sampling: &'a Sampling, concurrent: usize, seed: u64) -> RolloutSettings<'a> {
+        RolloutSettings {
             sampling,
             group: 1,
             concurrent,
@@ -132,7 +132,7 @@ impl Rollout {
 
 /// Rollouts of a batch of questions.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct RolloutBatch {
+pub struct SampledRollouts {
     /// Trajectories in the order of their questions.
     pub rollouts: Vec<Rollout>,
     /// Number of episodes that failed and were played again.
@@ -187,8 +187,8 @@ pub async fn measure(
     // Nothing is overridden: the policy is measured with the parameters that it is served with.
     let sampling = Sampling::default();
     let seed = seeding::seed(seed, "validation", 0);
-    let plan = RolloutPlan { cost, evidence, ..RolloutPlan::new(&sampling, concurrent, seed) };
-    Ok(rollouts(policy, &asked, &plan).await?.rollouts)
+    let settings = RolloutSettings { cost, evidence, ..RolloutSettings::new(&sampling, concurrent, seed) };
+    Ok(rollouts(policy, &asked, &settings).await?.rollouts)
 }
 
 /// Answers each of `questions` several times and returns the rollouts in the order of the questions, each before its
@@ -199,32 +199,32 @@ pub async fn measure(
 pub async fn rollouts(
     policy: &Policy,
     questions: &[(&QuestionSet, &Question)],
-    plan: &RolloutPlan<'_>,
-) -> Result<RolloutBatch, TrainError> {
-    let count = questions.len() * plan.group;
+    settings: &RolloutSettings<'_>,
+) -> Result<SampledRollouts, TrainError> {
+    let count = questions.len() * settings.group;
     let episodes = (0..count).map(|place| async move {
-        let (set, question) = questions[place / plan.group];
-        (place, with_retry(policy, set, question, plan, place).await)
+        let (set, question) = questions[place / settings.group];
+        (place, with_retry(policy, set, question, settings, place).await)
     });
     // Episodes end in any order. The results are sorted below, so that training does not depend on timing.
-    let mut running = futures::stream::iter(episodes).buffer_unordered(plan.concurrent.max(1));
+    let mut running = futures::stream::iter(episodes).buffer_unordered(settings.concurrent.max(1));
     let mut done = Vec::with_capacity(count);
     let mut failed = 0;
     let mut last_log = Instant::now();
     while let Some((place, played)) = running.next().await {
         let (played, again) = played?;
         failed += usize::from(again);
-        let group = place / plan.group;
+        let group = place / settings.group;
         let (_, question) = questions[group];
         let rollout = |(sample, row)| Rollout { group, sample, row, support: question.support.clone() };
         done.push((place, played.into_iter().map(rollout).collect::<Vec<_>>()));
         if last_log.elapsed() >= LOG_INTERVAL {
             last_log = Instant::now();
-            tracing::info!(step = plan.step, done = done.len(), of = count, "rolling out");
+            tracing::info!(step = settings.step, done = done.len(), of = count, "rolling out");
         }
     }
     done.sort_by_key(|(place, _)| *place);
-    Ok(RolloutBatch { rollouts: done.into_iter().flat_map(|(_, rollouts)| rollouts).collect(), failed })
+    Ok(SampledRollouts { rollouts: done.into_iter().flat_map(|(_, rollouts)| rollouts).collect(), failed })
 }
 
 /// An episode and its branches.
@@ -235,17 +235,17 @@ async fn with_retry(
     policy: &Policy,
     set: &QuestionSet,
     question: &Question,
-    plan: &RolloutPlan<'_>,
+    settings: &RolloutSettings<'_>,
     place: usize,
 ) -> Result<(Played, bool), TrainError> {
-    let error = match play(policy, set, question, plan, place).await {
+    let error = match play(policy, set, question, settings, place).await {
         Ok(played) => return Ok((played, false)),
         Err(error) => error,
     };
-    let step = plan.step;
+    let step = settings.step;
     let asked = &question.question;
     tracing::warn!(step, set = set.name, question = asked, %error, "a rollout failed and is retried");
-    let played = play(policy, set, question, plan, place).await.map_err(|source| TrainError::Rollout {
+    let played = play(policy, set, question, settings, place).await.map_err(|source| TrainError::Rollout {
         question_set: set.name.clone(),
         question: asked.clone(),
         source: Box::new(source),
@@ -257,21 +257,21 @@ async fn play(
     policy: &Policy,
     set: &QuestionSet,
     question: &Question,
-    plan: &RolloutPlan<'_>,
+    settings: &RolloutSettings<'_>,
     place: usize,
 ) -> Result<Played, AgentError> {
     // The step goes to the upper half of the seed, where it cannot cancel bits of small seeds.
-    let seed = seeding::seed(plan.seed ^ plan.step.rotate_left(32), "rollout", place as u64);
+    let seed = seeding::seed(settings.seed ^ settings.step.rotate_left(32), "rollout", place as u64);
     let options = EpisodeOptions {
-        id: Some(format!("step-{}-{}-{}", plan.step, place / plan.group, place % plan.group)),
-        sampling: plan.sampling.clone(),
+        id: Some(format!("step-{}-{}-{}", settings.step, place / settings.group, place % settings.group)),
+        sampling: settings.sampling.clone(),
         seed,
         guided: Some(false),
-        first_mode: plan.first_mode(place),
+        first_mode: settings.first_mode(place),
         without: question.without.clone(),
         ..EpisodeOptions::default()
     };
-    let played = branching::play(&set.runtime, policy, &question.question, options, plan.branches).await?;
+    let played = branching::play(&set.runtime, policy, &question.question, options, settings.branches).await?;
     let task = |seed| SampleTask {
         question_id: question.key().to_owned(),
         question: question.question.clone(),
@@ -282,13 +282,13 @@ async fn play(
         dataset: set.name.clone(),
         protocol: policy.protocol.name().to_owned(),
         seed,
-        step: plan.step,
+        step: settings.step,
     };
     let judge = RolloutJudge {
-        cost: set.price(plan.cost),
+        cost: set.price(settings.cost),
         // A mode written for the policy is no violation of the format, as in a guided episode.
-        steered: plan.first_mode(place).is_some(),
-        evidence: plan.evidence,
+        steered: settings.first_mode(place).is_some(),
+        evidence: settings.evidence,
     };
     let sample = |BranchedTrajectory { trajectory, seed, origin }| {
         let (sample, row) = judge.evaluate(&set.runtime, policy, question, trajectory, task(seed));

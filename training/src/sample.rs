@@ -1,7 +1,7 @@
 //! Stored trajectories: tokens with their origins, actions, evidence and reward.
 //!
 //! Supervised data and rollouts share this format, one JSON object per line of `samples.jsonl`. See
-//! [`store`](crate::store) for reading and writing.
+//! [`sample_lines`](crate::sample_lines) for reading and writing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -427,13 +427,19 @@ impl Sample {
         self.forced_answer().is_some()
     }
 
-    /// Returns the index of the first token of a forced answer. It ends the episode, so it stands in the last turn.
-    /// Rollouts are not guided, so the only other thing that is forced in them is the mode of a search.
+    /// Returns the index of the first token of a forced answer. It ends the episode: it stands in the last turn and is
+    /// the action of that turn, even if it was cut. Rollouts are not guided, so the only other thing that is forced in
+    /// them is the mode of a search, which may stand before a forced answer in the same turn.
     fn forced_answer(&self) -> Option<usize> {
-        let last = self.actions.last().map_or(0, |act| self.turn_start(act.turn.saturating_sub(1)));
+        let last = self.actions.last();
+        // A search that broke off or could not be executed may have a forced mode, but no answer follows it.
+        if last.is_some_and(|act| !act.action.ends()) {
+            return None;
+        }
+        let start = last.map_or(0, |act| self.turn_start(act.turn.saturating_sub(1)));
         // The response may be cut before its last turn.
-        let from = if last < self.tokens.len() { last } else { 0 };
-        self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).min()
+        let from = if start < self.tokens.len() { start } else { 0 };
+        self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).max()
     }
 
     /// Marks the modes that were written for the policy as its own, so that training learns them. A forced answer and

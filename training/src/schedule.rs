@@ -35,6 +35,14 @@ impl LearningRateSchedule {
         Self { shape, warmup: (total as f64 * warmup) as usize, total }
     }
 
+    /// Returns the factor at `update` of a round, as transformers and TRL compute it: without a warm-up, the first
+    /// update of every shape has the full rate. By [`factor`](Self::factor), a round of one update would learn nothing
+    /// with the constant shape.
+    pub fn factor_in_round(&self, update: usize) -> f64 {
+        let constant = self.shape == ScheduleShape::Constant;
+        if constant && self.warmup == 0 { 1.0 } else { self.factor(update) }
+    }
+
     /// Returns the factor at `update`, the number of updates made before.
     ///
     /// The constant shape is `min(1, update / max(1, warmup))`, so the first update has rate 0 even without a
@@ -112,6 +120,18 @@ mod tests {
                 LearningRateSchedule::over(total, ScheduleShape::Constant, 0.285),
                 LearningRateSchedule { shape: ScheduleShape::Constant, warmup, total }
             );
+        }
+    }
+
+    #[test]
+    fn a_round_without_a_warm_up_begins_with_the_full_rate() {
+        for shape in [ScheduleShape::Constant, ScheduleShape::Linear, ScheduleShape::Cosine] {
+            let schedule = LearningRateSchedule { shape, warmup: 0, total: 1 };
+            assert_eq!(schedule.factor_in_round(0), 1.0, "{shape:?}");
+            let warmed = LearningRateSchedule { warmup: 2, total: 4, ..schedule };
+            for update in 0..4 {
+                assert_eq!(warmed.factor_in_round(update), warmed.factor(update), "{shape:?}");
+            }
         }
     }
 

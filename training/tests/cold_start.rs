@@ -19,7 +19,7 @@ use waymark_training::data::player::LessonPlayer;
 use waymark_training::data::preview::SearchPreview;
 use waymark_training::data::recipe::{DataRecipe, SourceForm};
 use waymark_training::data::routing::Routing;
-use waymark_training::data::teacher::{Habits, TeacherSettings};
+use waymark_training::data::teacher::{Habits, LessonTeacherSettings};
 use waymark_training::data::voice::voice;
 use waymark_training::lessons::contamination::ContaminationFilter;
 use waymark_training::lessons::lesson::{Conclusion, Lesson};
@@ -252,7 +252,7 @@ fn stage_in(
     policy.budget.context_tokens = 1 << 16;
     policy.retrieval.search.ranking = None;
     let preview = Arc::new(SearchPreview::new(index, &policy));
-    let teacher = TeacherSettings { preview, voice: voice(protocol).unwrap(), habits, routing };
+    let teacher = LessonTeacherSettings { preview, voice: voice(protocol).unwrap(), habits, routing };
     LessonPlayer {
         context: policy.budget.context_tokens,
         policy,

@@ -173,10 +173,10 @@ fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     assert_eq!(finished(dir, "whole"), 3 + 3, "a shared stage runs once");
 
     // The experiment is killed again and again, at different points, until it is done.
-    let began = Instant::now();
+    let started = Instant::now();
     let mut kills = 0;
     while !dir.join("killed/report.html").exists() {
-        assert!(began.elapsed() < Duration::from_secs(1800), "{kills} kills");
+        assert!(started.elapsed() < Duration::from_secs(1800), "{kills} kills");
         let mut child = experiment(dir, "killed", &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let before = finished(dir, "killed");
         // Each attempt may finish one job, and is then killed within the next.
@@ -206,9 +206,9 @@ fn what_changed_since_the_start_is_named() {
 
     fs::create_dir(dir.join("out")).unwrap();
     let child = experiment(dir, "out", &[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     while !dir.join("out/inputs.json").exists() {
-        assert!(began.elapsed() < Duration::from_secs(300));
+        assert!(started.elapsed() < Duration::from_secs(300));
         std::thread::sleep(Duration::from_millis(5));
     }
     kill(child);

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `normalize` | the two normal forms in which answers are compared |
+//! | `normalize` | the normal forms in which answers are compared |
 //! | `exact` | exact match and containment |
 //! | `overlap` | F1 of words |
 //! | `r1_searcher` | the variants of R1-Searcher and GraphRAG-R1 |

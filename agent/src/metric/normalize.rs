@@ -10,15 +10,19 @@ pub fn normalize(text: &str) -> String {
     words(&without_articles(&kept)).collect::<Vec<_>>().join(" ")
 }
 
-/// Normalizes like R1-Searcher and GraphRAG-R1 (`normalize_answer` there): as [`normalize`], but each punctuation mark
-/// becomes a space, including three quotation marks outside ASCII. `True` and `False` become `yes` and `no` if they are
-/// the whole text.
-pub fn spaced(text: &str) -> String {
-    let text = match text {
+/// Normalizes an answer like R1-Searcher and GraphRAG-R1 (`normalize_answer` there): as [`spaced`], but `True` and
+/// `False` become `yes` and `no` if they are the whole text.
+pub fn spaced_answer(text: &str) -> String {
+    spaced(match text {
         "True" => "yes",
         "False" => "no",
         text => text,
-    };
+    })
+}
+
+/// Normalizes like [`normalize`], but each punctuation mark becomes a space, including three quotation marks outside
+/// ASCII.
+pub fn spaced(text: &str) -> String {
     let spaced = |c: char| if c.is_ascii_punctuation() || "‘’´".contains(c) { ' ' } else { c };
     let kept: String = text.to_lowercase().chars().map(spaced).collect();
     words(&without_articles(&kept)).collect::<Vec<_>>().join(" ")
@@ -72,14 +76,15 @@ mod tests {
             ("True story", "true story", "true story"),
             ("theatre banana", "theatre banana", "theatre banana"),
         ] {
-            assert_eq!((normalize(text).as_str(), spaced(text).as_str()), (squad, r1_searcher), "{text:?}");
+            assert_eq!((normalize(text).as_str(), spaced_answer(text).as_str()), (squad, r1_searcher), "{text:?}");
         }
+        assert_eq!(["True", "False", "a-b"].map(spaced), ["true", "false", "b"]);
     }
 
     proptest! {
         #[test]
         fn what_is_normal_has_single_spaces_and_no_articles(text in "[aA the,.n\u{e9}_\u{2019}\u{1c}-]{0,30}") {
-            for normal in [normalize(&text), spaced(&text)] {
+            for normal in [normalize(&text), spaced_answer(&text)] {
                 let parts: Vec<&str> = normal.split(' ').collect();
                 prop_assert!(normal.is_empty() || parts.iter().all(|part| !part.is_empty()), "{normal:?}");
                 prop_assert!(parts.iter().all(|part| !["a", "an", "the"].contains(part)), "{normal:?}");

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-pub use super::normalize::spaced as normalize;
 use super::normalize::words;
+pub use super::normalize::{spaced, spaced_answer as normalize};
 use super::overlap::Overlap;
 
 /// Answers that are either right or wrong, without partial credit.

@@ -9,15 +9,16 @@ use crate::AgentError;
 use crate::action::{Action, ActionOutcome, PolicySearch};
 use crate::budget::BudgetLimit;
 use crate::event::{EpisodeEnd, Event};
-use crate::observation::observe;
+use crate::observation::{ObservationCut, observe};
 use crate::protocol::Injected;
 use crate::retrieval::Backtrack;
 use crate::search::SearchError;
+use crate::trajectory::ActionRecord;
 
 use super::core::EpisodeCore;
 use super::search_result::PendingSearch;
 use super::state::State;
-use super::step::{SearchRequest, Step, TurnEnd};
+use super::step::{SearchStep, Step, TurnEnd};
 use super::turn::reply_text;
 
 /// Text of a refusal without an explanation.
@@ -34,7 +35,13 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
     let goes_on = !last && limit.is_none() && ended != TurnEnd::Time && !action.ends() && !over;
     // An exhausted limit on searches or observations ends the episode like exhausted rounds.
     let spent = matches!(limit, Some(BudgetLimit::Searches | BudgetLimit::EnvironmentTokens));
-    let record = core.turn.record(&action, goes_on || action.ends(), last || spent, &core.setup);
+    let record = ActionRecord {
+        turn: core.turn.number,
+        action: action.clone(),
+        executed: goes_on || action.ends(),
+        late: last || spent,
+        summary: core.setup.protocol.summary(core.turn.reader.text()),
+    };
     core.transcript.record_action(record, core.turn.reader.answer_tokens());
     let withheld = core.turn.reader.withheld();
     // Text between the tags of a refusal was held back. The turn has another action, so it is plain text.
@@ -45,7 +52,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
     if goes_on {
         return execute(core, action);
     }
-    tell(core, &action);
+    emit_final_text(core, &action);
     if ended == TurnEnd::Time {
         core.emit(Event::Budget { kind: BudgetLimit::Time });
     }
@@ -68,7 +75,7 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
 }
 
 /// Emits the text of an action that ends the episode, unless it was shown while it was written.
-fn tell(core: &mut EpisodeCore, action: &Action) {
+fn emit_final_text(core: &mut EpisodeCore, action: &Action) {
     match action {
         Action::Answer { text } if core.turn.reader.answer().is_none() && !text.is_empty() => {
             core.emit(Event::Answer { text: text.clone(), tokens: Vec::new() });
@@ -100,7 +107,7 @@ fn begin_search(core: &mut EpisodeCore, search: PolicySearch) -> State {
     let turn = core.turn.number;
     let pending = PendingSearch { turn, search: search.clone(), mode, recalled: recalled.is_some() };
     core.emit(pending.started(core.setup.settings.retrieval.search.k()));
-    core.ask(Step::Search(Box::new(SearchRequest { search, mode, recalled })));
+    core.ask(Step::Search(Box::new(SearchStep { search, mode, recalled })));
     State::Searching(pending)
 }
 
@@ -117,7 +124,7 @@ pub(super) fn end_search(
     }
     // The record counts sanitized tags only as far as the observation may show them.
     let (room, _) = core.budget.observation_room(core.transcript.visible_len());
-    let finished = pending.finish(result, took, (room, &mut core.evidence_room), &core.setup);
+    let finished = pending.finish(result, took, room, &mut core.evidence_room, &core.setup);
     core.transcript.record_search(finished.record);
     core.emit(finished.event);
     State::Replying(core.setup.join(finished.parts, core.turn.kept()))
@@ -153,7 +160,8 @@ fn reject(core: &mut EpisodeCore) -> State {
 /// Appends an observation to the sequence, as far as the budget allows.
 pub(super) fn reply(core: &mut EpisodeCore, parts: Vec<Injected>) -> Result<State, AgentError> {
     let (room, kind) = core.budget.observation_room(core.transcript.visible_len());
-    let observation = observe(&core.setup.codec, parts, core.setup.settings.retrieval.format, room)?;
+    let cut = ObservationCut::of(&*core.setup.protocol, core.setup.settings.retrieval.format);
+    let observation = observe(&core.setup.codec, parts, cut, room)?;
     let tokens = observation.ids.len();
     let truncated = observation.truncated;
     core.budget.spend_observation(tokens, truncated.then_some(kind));

@@ -45,6 +45,23 @@ pub(super) trait EpisodeSequence: Send {
     fn close(&mut self) -> usize;
 }
 
+/// Rule for the states at the beginnings of turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TurnStates {
+    /// Keeps them, so that other episodes can go on from them.
+    Keep,
+    /// Discards them.
+    Discard,
+}
+
+/// An episode that has ended.
+pub(super) struct PlayedEpisode<S> {
+    /// Record of the episode.
+    pub(super) trajectory: Trajectory,
+    /// States at the beginnings of its turns. Empty with [`TurnStates::Discard`].
+    pub(super) states: Vec<TurnState<S>>,
+}
+
 /// A running episode with its sequence.
 pub(super) struct EpisodeDriver<Q: EpisodeSequence> {
     machine: EpisodeMachine,
@@ -69,14 +86,14 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
         EpisodeDriver { machine, sequence, world, partial, states: None, begun: None }
     }
 
-    /// Keeps the states at the beginnings of turns if `keeps`.
-    pub(super) fn keeping_states(mut self, keeps: bool) -> EpisodeDriver<Q> {
-        self.states = keeps.then(Vec::new);
+    /// Keeps or discards the states at the beginnings of turns.
+    pub(super) fn keeping_states(mut self, states: TurnStates) -> EpisodeDriver<Q> {
+        self.states = (states == TurnStates::Keep).then(Vec::new);
         self
     }
 
     /// Takes the machine's steps until the episode is over. Returns the record and the states that were kept.
-    pub(super) async fn run(mut self) -> Result<(Trajectory, Vec<TurnState<Q::Session>>), AgentError> {
+    pub(super) async fn run(mut self) -> Result<PlayedEpisode<Q::Session>, AgentError> {
         loop {
             match self.machine.poll(self.world.elapsed())? {
                 Step::Emit(event) => self.world.emit(event).await?,
@@ -110,7 +127,7 @@ impl<Q: EpisodeSequence> EpisodeDriver<Q> {
         // The episode has ended normally, so there is no partial record.
         self.partial = None;
         let states = self.states.take().unwrap_or_default();
-        Ok((self.machine.take_trajectory(), states))
+        Ok(PlayedEpisode { trajectory: self.machine.take_trajectory(), states })
     }
 
     /// Keeps the beginning of the current turn, after its first generation: the session then has computed all tokens

@@ -12,7 +12,8 @@ use crate::event::Event;
 use crate::generator::SessionSource;
 use crate::trajectory::Trajectory;
 
-use super::play::{play, told};
+use super::driver::TurnStates;
+use super::play::{play, report_failure};
 use super::turn_boundary::TurnState;
 
 /// State of an episode at the beginning of a turn. Every branch of it goes on from the same tokens, which the engine
@@ -62,8 +63,8 @@ impl<S: SessionSource> EpisodeBranch<S> {
     /// # Errors
     /// Same as [`Episode::run`].
     pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
-        let played = play(self.episode, Some(self.begun), false, events.clone()).await;
-        Ok(told(played, &events).await?.0)
+        let played = play(self.episode, Some(self.begun), TurnStates::Discard, events.clone()).await;
+        Ok(report_failure(played, &events).await?.trajectory)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::generator::SessionSource;
 use crate::loop_variant::LoopVariant;
 use crate::trajectory::Trajectory;
 
-use super::driver::EpisodeDriver;
+use super::driver::{EpisodeDriver, PlayedEpisode, TurnStates};
 use super::episode_state::EpisodeState;
 use super::growing::GrowingSession;
 use super::machine::EpisodeMachine;
@@ -20,9 +20,6 @@ use super::per_turn::SessionPerTurn;
 use super::setup::EpisodeSetup;
 use super::turn_boundary::TurnState;
 use super::world::World;
-
-/// Record of an episode, and the states at the beginnings of its turns.
-type Played<S> = (Trajectory, Vec<TurnState<<S as SessionSource>::Sequence>>);
 
 impl<S: SessionSource> Episode<S> {
     /// Runs the episode and sends its events while it runs. Dropping the future interrupts the episode and frees its
@@ -32,7 +29,8 @@ impl<S: SessionSource> Episode<S> {
     /// [`AgentError::Engine`] when the engine fails, after an [`Event::Failed`]; [`AgentError::Disconnected`] when the
     /// receiver was dropped.
     pub async fn run(self, events: mpsc::Sender<Event>) -> Result<Trajectory, AgentError> {
-        Ok(told(play(self, None, false, events.clone()).await, &events).await?.0)
+        let played = play(self, None, TurnStates::Discard, events.clone()).await;
+        Ok(report_failure(played, &events).await?.trajectory)
     }
 
     /// Same as [`run`](Self::run), and returns the states at the beginnings of its turns, from which the episode can go
@@ -45,14 +43,18 @@ impl<S: SessionSource> Episode<S> {
         events: mpsc::Sender<Event>,
     ) -> Result<(Trajectory, Vec<EpisodeState<S>>), AgentError> {
         let episode = Arc::new(self.again(None, 0));
-        let (trajectory, states) = told(play(self, None, true, events.clone()).await, &events).await?;
+        let played = play(self, None, TurnStates::Keep, events.clone()).await;
+        let PlayedEpisode { trajectory, states } = report_failure(played, &events).await?;
         let state = |turn| EpisodeState::new(Arc::clone(&episode), turn);
         Ok((trajectory, states.into_iter().map(state).collect()))
     }
 }
 
 /// Sends the error of an episode that failed.
-pub(super) async fn told<T>(result: Result<T, AgentError>, events: &mpsc::Sender<Event>) -> Result<T, AgentError> {
+pub(super) async fn report_failure<T>(
+    result: Result<T, AgentError>,
+    events: &mpsc::Sender<Event>,
+) -> Result<T, AgentError> {
     if let Err(error) = &result {
         // A dropped receiver needs no event.
         let _ = events.send(Event::Failed { message: error.to_string(), code: error.code().to_owned() }).await;
@@ -60,14 +62,13 @@ pub(super) async fn told<T>(result: Result<T, AgentError>, events: &mpsc::Sender
     result
 }
 
-/// Runs an episode in the loop of its policy, from the beginning or from a state of another one. Keeps the states at
-/// the beginnings of its turns if `keeps`.
+/// Runs an episode in the loop of its policy, from the beginning or from a state of another one.
 pub(super) async fn play<S: SessionSource>(
     episode: Episode<S>,
     begun: Option<TurnState<S::Sequence>>,
-    keeps: bool,
+    states: TurnStates,
     events: mpsc::Sender<Event>,
-) -> Result<Played<S>, AgentError> {
+) -> Result<PlayedEpisode<S::Sequence>, AgentError> {
     let Episode { runtime, policy, settings, question, prompt, partial } = episode;
     let settings = Arc::new(settings);
     let searcher = runtime.searcher.as_ref().filter(|_| settings.guided);
@@ -84,11 +85,11 @@ pub(super) async fn play<S: SessionSource>(
     match policy.variant {
         LoopVariant::Serving | LoopVariant::Evaluation => {
             let sequence = GrowingSession::new(runtime.engine, options, session);
-            EpisodeDriver::new(machine, sequence, world, partial).keeping_states(keeps).run().await
+            EpisodeDriver::new(machine, sequence, world, partial).keeping_states(states).run().await
         }
         LoopVariant::Training => {
             let sequence = SessionPerTurn::new(runtime.engine, options, &policy, &settings, codec);
-            EpisodeDriver::new(machine, sequence, world, partial).keeping_states(keeps).run().await
+            EpisodeDriver::new(machine, sequence, world, partial).keeping_states(states).run().await
         }
     }
 }

@@ -47,7 +47,8 @@ impl PendingSearch {
         self,
         result: Result<Evidence, SearchError>,
         took: Duration,
-        (room, evidence_room): (usize, &mut AnswerRoom),
+        room: usize,
+        evidence_room: &mut AnswerRoom,
         setup: &EpisodeSetup,
     ) -> FinishedSearch {
         let PendingSearch { turn, search: PolicySearch { query, entities, .. }, mode, recalled } = self;

@@ -131,17 +131,17 @@ impl EpisodeSetup {
         parts
     }
 
-    /// Returns the parameters of a turn that is not guided.
-    pub(super) fn free_turn(&self, max: usize) -> GenerationParams {
-        let constraint = self.settings.forms.turn.clone();
+    /// Returns the parameters of a turn that is not guided. `writing` is the kind of text with which it goes on.
+    pub(super) fn free_turn(&self, max: usize, writing: SegmentKind) -> GenerationParams {
+        let constraint = self.settings.forms.turn.as_ref().and_then(|form| form.inside(writing));
         GenerationParams { max, stops: Arc::clone(&self.stops), constraint, ..GenerationParams::default() }
     }
 
     /// Returns the parameters of a turn that also stops at the tag `opening`, as its first stop string.
-    pub(super) fn turn_until(&self, opening: &'static str, max: usize) -> GenerationParams {
+    pub(super) fn turn_until(&self, opening: &'static str, max: usize, writing: SegmentKind) -> GenerationParams {
         let stops = std::iter::once(opening).chain(self.protocol.stops().iter().copied());
         let stops = Arc::new(StopSet::new(stops).with_lines(self.protocol.lines()));
-        GenerationParams { stops, ..self.free_turn(max) }
+        GenerationParams { stops, ..self.free_turn(max, writing) }
     }
 
     /// Returns the parameters of a forced answer.

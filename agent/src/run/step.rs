@@ -32,7 +32,7 @@ pub(super) enum Step {
     /// Generate with these parameters. Answered by `sampled` for each token, then by `generated`.
     Generate(Box<Generate>),
     /// Search. Answered by `found`.
-    Search(Box<SearchRequest>),
+    Search(Box<SearchStep>),
     /// Close the sequence. Answered by `closed`.
     Close,
     /// Find the passages that support an answer. Answered by `cited`.
@@ -48,7 +48,7 @@ pub(super) enum Step {
 
 /// A search to execute.
 #[derive(Debug)]
-pub(super) struct SearchRequest {
+pub(super) struct SearchStep {
     /// The search that the policy asks for.
     pub(super) search: PolicySearch,
     /// Retrieval mode.

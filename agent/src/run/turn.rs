@@ -6,7 +6,6 @@ use crate::action::{Action, ActionOutcome};
 use crate::protocol::Injected;
 use crate::segment::SegmentKind;
 use crate::tool_call::ToolCallText;
-use crate::trajectory::ActionRecord;
 use crate::turn_reader::TurnReader;
 
 use super::setup::EpisodeSetup;
@@ -103,12 +102,6 @@ impl CurrentTurn {
     /// Returns `true` if the turn is invalid and the protocol gives no second try.
     pub(super) fn is_over(&self, action: &Action, setup: &EpisodeSetup) -> bool {
         *action == Action::Invalid && self.rejection(setup).is_empty()
-    }
-
-    /// Returns the record of its action.
-    pub(super) fn record(&self, action: &Action, executed: bool, late: bool, setup: &EpisodeSetup) -> ActionRecord {
-        let summary = setup.protocol.summary(self.reader.text());
-        ActionRecord { turn: self.number, action: action.clone(), executed, late, summary }
     }
 }
 

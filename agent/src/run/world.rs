@@ -15,7 +15,7 @@ use crate::generator::{Resumption, Steps};
 use crate::search::{Search, SearchError, SearchQuery};
 
 use super::machine::EpisodeMachine;
-use super::step::{SearchRequest, TurnEnd};
+use super::step::{SearchStep, TurnEnd};
 
 /// The world of an episode; see the module documentation.
 #[derive(Debug)]
@@ -81,7 +81,8 @@ impl World {
                 self.emit(Event::Resumed { turn: machine.turn().number, tokens: delivered, reason }).await?;
             }
             let step = match next {
-                Err(_) => return Ok(TurnEnd::Time),
+                // A turn that has its last token is whole, even if its closing outlasts the deadline.
+                Err(_) => return Ok(turn.finish().map_or(TurnEnd::Time, TurnEnd::from)),
                 Ok(None) => return Ok(turn.finish().map_or(TurnEnd::Eos, TurnEnd::from)),
                 Ok(Some(step)) => step?,
             };
@@ -94,16 +95,16 @@ impl World {
         }
     }
 
-    /// Searches, unless an earlier search answers the request. A search that fails, times out or asks for an
+    /// Executes a search, unless an earlier one answers it. A search that fails, times out or asks for an
     /// unavailable mode is reported to the policy in place of its evidence.
-    pub(super) async fn search(&self, request: SearchRequest) -> Result<Evidence, SearchError> {
+    pub(super) async fn search(&self, request: SearchStep) -> Result<Evidence, SearchError> {
         // A recalled search has a span too: a trace of the program shows everything that the policy searches for.
         let cached = request.recalled.is_some();
         let span = debug_span!("search", mode = %request.mode, cached, hits = Empty, error = Empty);
         let result = match request.recalled {
             Some(evidence) => Ok(evidence),
             None => {
-                let SearchRequest { search, mode, .. } = request;
+                let SearchStep { search, mode, .. } = request;
                 let wanted = self.settings.query(&search.query, &search.entities, mode);
                 // The index itself stops a search that the episode no longer waits for.
                 let wanted = wanted.deadline(self.deadline.into_std());

@@ -46,9 +46,13 @@ fn write(core: &mut EpisodeCore, room: usize) -> State {
             return State::Guided(GuideRun::new(guide), None);
         }
     }
+    let writing = core.turn.reader.writing();
     match core.setup.settings.first_query.filter(|_| core.transcript.evidence().is_empty()) {
-        Some(prefix) => core.generate(core.setup.turn_until(prefix.opening, room), GenerationPurpose::Opening(prefix)),
-        None => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
+        Some(prefix) => {
+            let params = core.setup.turn_until(prefix.opening, room, writing);
+            core.generate(params, GenerationPurpose::Opening(prefix))
+        }
+        None => core.generate(core.setup.free_turn(room, writing), GenerationPurpose::Turn),
     }
 }
 
@@ -77,8 +81,9 @@ pub(super) fn open_query(core: &mut EpisodeCore, prefix: ModePrefix, ended: Turn
     if !core.force(marker) {
         return Ok(State::Written(TurnEnd::Unforced));
     }
+    let writing = core.turn.reader.writing();
     Ok(match core.budget.turn_room(core.transcript.visible_len()) {
-        Ok(room) => core.generate(core.setup.free_turn(room), GenerationPurpose::Turn),
+        Ok(room) => core.generate(core.setup.free_turn(room, writing), GenerationPurpose::Turn),
         Err(_) => State::Written(TurnEnd::Length),
     })
 }

@@ -14,7 +14,7 @@ use crate::backend::PassOutput;
 pub(super) struct MockPass {
     pub(super) batch: ForwardBatch,
     pub(super) picks: Vec<Option<Pick>>,
-    pub(super) begun: Instant,
+    pub(super) started: Instant,
 }
 
 /// Error of a pass that exceeded the time limit.
@@ -24,8 +24,8 @@ pub(super) struct Overdue;
 impl MockPass {
     /// Waits for the end of the pass in the way the GPU backend does. The pass lasts `time`; with `None`, it never ends.
     pub(super) fn wait(&self, time: Option<Duration>, patience: &mut AdaptiveWait) -> Result<(), Overdue> {
-        let done = || Ok::<_, Infallible>(time.is_some_and(|time| self.begun.elapsed() >= time));
-        match patience.wait(self.begun, done) {
+        let done = || Ok::<_, Infallible>(time.is_some_and(|time| self.started.elapsed() >= time));
+        match patience.wait(self.started, done) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Overdue),
         }

@@ -1,6 +1,6 @@
 //! A backend without a model: scripted or seeded, with a KV cache that stores the tokens themselves.
 //!
-//! Each next token is a function of the context *as it is read back through the block table*, so that a wrong block, a
+//! Each next token is a function of the context *as it is read back through the block table*, so a wrong block, a
 //! stale block or a wrong position changes the text. Everything above the engine can be tested and load-tested with
 //! this backend.
 
@@ -250,7 +250,7 @@ impl Backend for MockBackend {
             output.drawn.clear();
             return self.forward(batch, &mut output.logits);
         }
-        self.flight = Some(MockPass { batch: batch.clone(), picks: picks.to_vec(), begun: Instant::now() });
+        self.flight = Some(MockPass { batch: batch.clone(), picks: picks.to_vec(), started: Instant::now() });
         Ok(())
     }
 

@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Hashes a token sequence. The hash is a sum over positions, so that each position is hashed independently.
+/// Hashes a token sequence. The hash is a sum over positions, so each position is hashed independently.
 pub(super) fn fold(tokens: &[u32]) -> u64 {
     tokens.iter().enumerate().fold(0, |sum, (position, token)| append(sum, position, *token))
 }

@@ -46,7 +46,7 @@ impl Scheduler {
     }
 
     /// Moves waiting sessions into the batch, as long as the step has tokens for them. Beyond that, admits only short
-    /// prompts and tenants without a prefill in the step, so that no tenant waits for the end of another's long
+    /// prompts and tenants without a prefill in the step, so no tenant waits for the end of another's long
     /// prompt.
     pub(super) fn admit_waiting(&mut self, now: Instant, whole: usize, prefills: &mut Vec<Prefill>) {
         if self.queues.waiting_len() == 0 {
@@ -106,7 +106,7 @@ impl Scheduler {
         queues.skip_long(tenant, |id| prefill::is_short(pending(id)));
     }
 
-    /// Moves waiting sessions into the batch while a pass is in flight, so that the next plan includes them. Preempts
+    /// Moves waiting sessions into the batch while a pass is in flight, so the next plan includes them. Preempts
     /// no running session. Leaves one block for each running session, since the growth after this pass is not known
     /// yet.
     pub(crate) fn admit_ahead(&mut self, now: Instant) {

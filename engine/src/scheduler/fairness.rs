@@ -357,7 +357,7 @@ fn a_newcomer_is_not_starved_by_sessions_that_return_for_ever() {
     // Sessions of one key, and requests to a server without keys.
     for tenants in [1, 100] {
         let mut world = World::new();
-        // More than the batch has places, so that some of them wait for every place that becomes free.
+        // More than the batch has places, so some of them wait for every place that becomes free.
         let agents: Vec<_> = (0..70).map(|agent| world.submit(agent % tenants, 32, 1)).collect();
         world.run_until(|world| agents.iter().all(|agent| world.finished(*agent)));
         // No longer than what the others compute: of a tenant's prompts, the shortest go first.

@@ -1,5 +1,5 @@
 //! The scheduler: sessions, their KV blocks, the rows of the next step, and preemption when blocks are short. It calls
-//! no backend, starts no thread and reads no clock, so that it can be driven alone.
+//! no backend, starts no thread and reads no clock, so it can be driven alone.
 //!
 //! Places in the batch and the tokens of a step are shared fairly among tenants. Blocks are not: the oldest session can
 //! take every block that a younger one holds, and any admitted sequence fits the pool alone, so at least one session
@@ -46,13 +46,13 @@ use tenants::TenantSlot;
 
 pub(super) use scheduled_session::ScheduledSession;
 
-/// Time of prefill in a step beside running streams, as a fraction of the streams' own time, for one claim. A single
+/// Time of prefill in a step with running streams, as a fraction of the streams' own time, for one claim. A single
 /// prompt then takes 2.25 times as long as without streams, and stretches their gaps to 1.8 times.
 const CLAIM: f64 = 0.8;
 /// Exponent with which that time grows with the number of claims. With 1, streams and claims would get equal parts;
 /// but prompts that are computed late are decoded in smaller batches, which costs up to 8 % of the throughput.
 const CROWD: f64 = 1.5;
-/// Largest fraction of throughput given up for shorter steps, so that a new session waits less for the current one.
+/// Largest fraction of throughput given up for shorter steps, so a new session waits less for the current one.
 const WASTE: f64 = 0.035;
 /// Seconds of a step that nobody notices: shorter steps are not limited.
 const UNNOTICED: f64 = 0.005;
@@ -67,7 +67,7 @@ pub(super) struct PlannedRow {
     pub(super) tokens: usize,
     /// Number of proposed tokens after them, which the step verifies; see [`ScheduledSession::proposal`].
     pub(super) proposed: usize,
-    /// If `true`, the row ends at the sequence's last token, so that the next one can be sampled.
+    /// If `true`, the row ends at the sequence's last token, so the next one can be sampled.
     pub(super) samples: bool,
 }
 
@@ -230,7 +230,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a turn with an error. Discards the KV that the session computed, so that no session uses it again.
+    /// Ends a turn with an error. Discards the KV that the session computed, so no session uses it again.
     pub(super) fn fail(&mut self, id: u64, error: EngineError) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         self.queues.leave(session);
@@ -443,7 +443,7 @@ impl Scheduler {
         Some(again)
     }
 
-    /// Takes the turn of a session out, so that threads can draw its next tokens without borrowing the scheduler.
+    /// Takes the turn of a session out, so threads can draw its next tokens without borrowing the scheduler.
     pub(super) fn take_turn(&mut self, id: u64) -> Option<Box<RunningTurn>> {
         self.sessions.get_mut(&id)?.turn.take()
     }
@@ -548,7 +548,7 @@ impl Scheduler {
         (sessions.into_iter().map(|session| session.snapshot(now)).collect(), blocks)
     }
 
-    /// Forgets the measured costs of steps, so that every token that lookup finds is proposed.
+    /// Forgets the measured costs of steps, so every token that lookup finds is proposed.
     #[cfg(test)]
     pub(super) fn forget_costs(&mut self) {
         self.costs = StepCosts::default();

@@ -7,7 +7,7 @@ use super::tenants::TenantSlot;
 
 /// Number of tokens up to which a prefill counts as short.
 const SHORT: usize = 256;
-/// Number of steps among which one belongs to the oldest session, so that younger and shorter ones cannot starve it.
+/// Number of steps among which one belongs to the oldest session, so younger and shorter ones cannot starve it.
 /// The session gets a whole step, because a chunk costs less per token than the same tokens in several steps.
 const OLDEST_EVERY: u64 = 4;
 /// Share of its own step that the oldest session gets if short prefills wait too: their first tokens come only when the
@@ -61,7 +61,7 @@ pub(super) fn is_short(tokens: usize) -> bool {
 /// short prefill of more than one block, long prefills get nothing.
 ///
 /// `waited` is the number of steps since the oldest session's last own step, including this one. At [`OLDEST_EVERY`],
-/// the oldest session goes before all others; beside such a short prefill, it goes one step later and gets only a part
+/// the oldest session goes before all others; next to such a short prefill, it goes one step later and gets only a part
 /// of the step. At least one token is computed. Returns `true` if the step was the oldest session's.
 pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, waited: u64) -> bool {
     // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
@@ -111,7 +111,7 @@ mod tests {
 
     /// Returns the tokens of each session in a step that comes `waited` steps after the oldest session's last own step.
     fn shared_after(waited: u64, mut prefills: Vec<Prefill>, tokens: usize, milliseconds: f64) -> Vec<(u64, usize)> {
-        // Half a token's time more, so that rounding takes nothing away.
+        // Half a token's time more, so rounding takes nothing away.
         share(&mut prefills, PrefillBudget { tokens, seconds: (milliseconds + 0.5) / 1e3 }, waited);
         prefills.sort_unstable_by_key(|prefill| prefill.ticket);
         prefills.iter().map(|prefill| (prefill.session, prefill.tokens)).collect()

@@ -1,4 +1,4 @@
-//! Property tests of the scheduler alone: its plans are executed on a paged memory of token ids, so that a wrong block,
+//! Property tests of the scheduler alone: its plans are executed on a paged memory of token ids, so a wrong block,
 //! a stale block or a wrong position changes the text.
 
 #![allow(clippy::unwrap_used, clippy::panic)]

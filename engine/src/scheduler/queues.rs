@@ -9,7 +9,7 @@ use crate::prefix::PrefixKey;
 use crate::request::Priority;
 use crate::snapshot::SessionState;
 
-/// Number of returning sessions admitted in a row after which a newcomer goes first, so that sessions that return for
+/// Number of returning sessions admitted in a row after which a newcomer goes first, so sessions that return for
 /// ever do not keep newcomers out. Several times the number of turns of the longest protocol: with a newcomer after
 /// fewer returns than a session has, more sessions would begin under overload than end.
 const RETURNS_IN_A_ROW: u32 = 64;
@@ -187,7 +187,7 @@ impl Queues {
         self.returned = if session.entry.returning { self.returned.saturating_add(1) } else { 0 };
         session.entry.returning = true;
         let place = place(session);
-        // Sorted by ticket, so that preemption finds the youngest session at the end.
+        // Sorted by ticket, so preemption finds the youngest session at the end.
         let at = self.running.partition_point(|other| *other < place);
         self.running.insert(at, place);
         self.tenants.add_running(session.entry.tenant, session.entry.priority);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 /// Number of terms of the cost: one per step, one per token, and one per token and thousand tokens of its context.
 const TERMS: usize = 3;
-/// Factor by which each new measurement reduces the weight of the earlier ones, so that about the last hundred count.
+/// Factor by which each new measurement reduces the weight of the earlier ones, so about the last hundred count.
 const MEMORY: f64 = 0.99;
 /// Ridge penalty of each term, which decides where the measurements do not determine the terms. The term per step has
-/// the largest penalty: a step of an unmeasured size is then predicted to cost in proportion to its tokens, so that
-/// chunks grow step by step towards the right size.
+/// the largest penalty: a step of an unmeasured size is then predicted to cost in proportion to its tokens, so
+/// chunks grow step by step toward the right size.
 const RIDGE: [f64; TERMS] = [1e-4, 1e-8, 1e-5];
 /// Sets of terms to fit, in the order of preference. Noise can make a small term negative; a set without it is then
 /// used.

@@ -2,7 +2,7 @@
 //!
 //! Tenants are served by start-time fair queueing (Goyal, Vin, Cheng 1996): each has a service, the sum of its
 //! computed tokens divided by their weights, and the tenant with the lowest service goes first. A tenant that comes
-//! back after a pause continues at the virtual time, so that it neither saves up service nor pays for tokens that
+//! back after a pause continues at the virtual time, so it neither saves up service nor pays for tokens that
 //! nobody else wanted.
 
 use std::collections::HashMap;
@@ -151,7 +151,7 @@ impl Tenants {
         prefilling.for_each(|slot| self.accounts[slot.index()].prefilling += 1);
     }
 
-    /// Returns the number of claims on the time of a step beside the streams of the tenants `streaming`. Each tenant
+    /// Returns the number of claims on the time of a step with the streams of the tenants `streaming`. Each tenant
     /// that wants prefills claims once. Of the streaming tenants, the one that wants the fewest prefills claims once
     /// for each of them.
     pub(super) fn claims(&self, streaming: impl Iterator<Item = TenantSlot>) -> usize {

@@ -143,7 +143,7 @@ fn blocks_that_a_session_finds_again_are_no_cache_hits() {
     harness.apply(Operation::Extend { session: 0, tokens: 3, max_tokens: 1 });
     harness.apply(Operation::Step { times: 1 });
     let counters = &harness.counters;
-    // Two of the session's blocks were not overwritten, so that it computes only the last 16 of its 48 tokens.
+    // Two of the session's blocks were not overwritten, so it computes only the last 16 of its 48 tokens.
     assert_eq!(counters.prefill_tokens_total.get(), 40 + 85 + 16);
     assert_eq!(counters.prefix_cache_hit_tokens_total.get(), 0);
     harness.settle();

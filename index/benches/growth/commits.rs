@@ -48,9 +48,9 @@ pub fn run(passages: usize, dims: usize, parent: &Path, busy: f64) -> String {
     let commit = |count: usize| {
         let first = next.fetch_add(count, Ordering::SeqCst);
         let documents: Vec<_> = (first..first + count).map(|number| synthetic::document(number, passages)).collect();
-        let begun = Instant::now();
+        let started = Instant::now();
         live.commit(Changes::upsert(documents), &committing, &()).unwrap();
-        begun.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     };
     let before = written();
     let mut seconds: Vec<f64> = (0..20).map(|_| commit(1)).collect();
@@ -63,20 +63,20 @@ pub fn run(passages: usize, dims: usize, parent: &Path, busy: f64) -> String {
     let done = AtomicBool::new(false);
     let (during, [added, merges, longest, took, cpu]) = std::thread::scope(|scope| {
         let working = scope.spawn(|| {
-            let begun = Instant::now();
+            let started = Instant::now();
             let spent = cpu_seconds();
             let mut longest = 0.0_f64;
             let mut added = 0;
             let mut bases = BTreeSet::new();
-            while begun.elapsed().as_secs_f64() < busy {
+            while started.elapsed().as_secs_f64() < busy {
                 longest = longest.max(commit(BATCH));
                 bases.insert(live.current().manifest().base());
                 added += BATCH;
-                std::thread::sleep(Duration::from_secs((added / BATCH) as u64).saturating_sub(begun.elapsed()));
+                std::thread::sleep(Duration::from_secs((added / BATCH) as u64).saturating_sub(started.elapsed()));
             }
             done.store(true, Ordering::SeqCst);
             let cpu = cpu_seconds() - spent;
-            [added as f64, (bases.len() - 1) as f64, longest, begun.elapsed().as_secs_f64(), cpu]
+            [added as f64, (bases.len() - 1) as f64, longest, started.elapsed().as_secs_f64(), cpu]
         });
         let during = search(&live, &questions, &|| !done.load(Ordering::SeqCst));
         (during, working.join().unwrap())
@@ -85,14 +85,14 @@ pub fn run(passages: usize, dims: usize, parent: &Path, busy: f64) -> String {
     row.extend(alone);
     row.extend(during);
     row.extend(search(&live, &questions, &|| false));
-    let begun = Instant::now();
+    let started = Instant::now();
     let opened = LiveIndex::open(&dir, embed, open).unwrap();
-    row.push(begun.elapsed().as_secs_f64());
+    row.push(started.elapsed().as_secs_f64());
     assert_eq!(opened.state().passages, live.state().passages);
     drop(opened);
-    let begun = Instant::now();
+    let started = Instant::now();
     live.merge(&committing, None).unwrap();
-    row.extend([begun.elapsed().as_secs_f64(), memory::peak()]);
+    row.extend([started.elapsed().as_secs_f64(), memory::peak()]);
     let cells: Vec<String> = row.iter().map(|value| format!("{value:.3}")).collect();
     format!("{}\n", cells.join(","))
 }
@@ -104,9 +104,9 @@ fn base(passages: usize, embed: &HashEmbed, parent: &Path, dir: &Path) {
         let corpus = dir.with_extension("jsonl");
         synthetic::write(&corpus, passages);
         let options = BuildOptions { journal: false, ..BuildOptions::default() };
-        let begun = Instant::now();
+        let started = Instant::now();
         build(Corpus::open(&corpus, &CorpusOptions::default()).unwrap(), embed, &kept, &options, &()).unwrap();
-        eprintln!("{passages} passages: built in {:.1} s", begun.elapsed().as_secs_f64());
+        eprintln!("{passages} passages: built in {:.1} s", started.elapsed().as_secs_f64());
     }
     for entry in walkdir::WalkDir::new(&kept) {
         let entry = entry.unwrap();
@@ -130,11 +130,11 @@ fn search(live: &LiveIndex, questions: &[String], more: &dyn Fn() -> bool) -> [f
                 let ranking = if mode == Mode::Passage { Ranking::Fused } else { Ranking::Dense };
                 let query = Query::new(question, mode, 5).ranking(ranking);
                 let index = live.current();
-                let begun = Instant::now();
+                let started = Instant::now();
                 let spent = cpu_seconds();
                 assert!(!index.search(&query).unwrap().hits.is_empty());
                 cpu[place].push((cpu_seconds() - spent) * 1e3);
-                times[place].push(begun.elapsed().as_secs_f64() * 1e3);
+                times[place].push(started.elapsed().as_secs_f64() * 1e3);
             }
         }
         if !more() {

@@ -27,24 +27,24 @@ pub fn run(passages: usize, dims: usize, parent: &Path) -> String {
     synthetic::write(&corpus, passages);
     let embed = HashEmbed::new(dims);
     memory::forget();
-    let begun = Instant::now();
+    let started = Instant::now();
     let phases = Phases::default();
     let options = BuildOptions { journal: false, ..BuildOptions::default() };
     let corpus = Corpus::open(&corpus, &CorpusOptions::default()).unwrap();
     let manifest = build(corpus, &embed, &out, &options, &phases).unwrap().manifest;
     let mut row = vec![passages as f64, dims as f64];
     row.extend(graph(&manifest));
-    row.extend([begun.elapsed().as_secs_f64(), memory::peak()]);
+    row.extend([started.elapsed().as_secs_f64(), memory::peak()]);
     row.push(manifest.files.values().map(|file| file.bytes).sum::<u64>() as f64 / f64::from(1 << 20));
     for (phase, seconds) in phases.seconds() {
         eprintln!("{passages} passages: {phase} {seconds:.1} s");
     }
 
     memory::forget();
-    let begun = Instant::now();
+    let started = Instant::now();
     let index =
         Index::open_with(&out, Arc::new(embed), &OpenOptions { verify: false, ..OpenOptions::default() }).unwrap();
-    row.push(begun.elapsed().as_secs_f64());
+    row.push(started.elapsed().as_secs_f64());
     let questions = synthetic::questions(QUESTIONS, passages);
     let mut times = Vec::new();
     for ranking in [Ranking::Bm25, Ranking::Dense, Ranking::Fused] {
@@ -74,10 +74,10 @@ fn search(index: &Index, questions: &[String], mode: Mode, ranking: Ranking) -> 
         .iter()
         .map(|question| {
             let query = Query::new(question, mode, K).ranking(ranking);
-            let begun = Instant::now();
+            let started = Instant::now();
             let evidence = index.search(&query).unwrap();
             assert!(!evidence.hits.is_empty(), "{question}");
-            begun.elapsed().as_secs_f64() * 1e3
+            started.elapsed().as_secs_f64() * 1e3
         })
         .skip(1)
         .collect();

@@ -37,9 +37,9 @@ pub(super) fn estimate(
             return Ok(None);
         }
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     embedding.vectors("passages", &texts)?;
-    let passages = begun.elapsed().mul_f64(f64::from(count) / f64::from(SAMPLE));
+    let passages = started.elapsed().mul_f64(f64::from(count) / f64::from(SAMPLE));
     let graph = if has_graph { passages.mul_f64(GRAPH_SHARE) } else { Duration::ZERO };
     Ok(Some(EmbeddingEstimate { passages, graph }))
 }

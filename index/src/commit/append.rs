@@ -165,9 +165,8 @@ impl Committing<'_> {
         let (Some(extract), Some(graph)) = (extract, &base.graph) else { return Ok(extracted) };
         let again = again(base, extract);
         let pending = |origin| origin == TripleOrigin::None || again == Some(origin);
-        // If `true`, only documents of the record can lack triples.
-        let told = again.is_none() && base.is_told();
-        if told && !record.upserted.iter().any(|document| pending(document.origin)) {
+        let only_upserted_may_lack_triples = again.is_none() && base.all_triples_known();
+        if only_upserted_may_lack_triples && !record.upserted.iter().any(|document| pending(document.origin)) {
             return Ok(extracted);
         }
         let (delta, touched) = base.store.delta.applied(&base.store.base, &record.deleted, &record.upserted)?;
@@ -178,7 +177,7 @@ impl Committing<'_> {
             Some(&place) => record.upserted[place].origin,
             None => graph.origin(number),
         };
-        let asked: Vec<u32> = if told {
+        let asked: Vec<u32> = if only_upserted_may_lack_triples {
             let numbers = came.keys().filter(|number| pending(origin(**number)));
             let places = numbers.filter_map(|number| passages.numbers.binary_search(number).ok());
             places.map(|place| place as u32).collect()
@@ -206,7 +205,7 @@ impl Committing<'_> {
                 document.triples.clone_from(triples);
                 document.origin = own;
             } else if graph.origin(number) != own || graph.triples(number)? != *triples {
-                record.upserted.push(Arc::new(told_again(base, number, triples, own)?));
+                record.upserted.push(Arc::new(with_triples(base, number, triples, own)?));
             }
         }
         Ok(extracted)
@@ -215,14 +214,14 @@ impl Committing<'_> {
 
 impl Snapshot {
     /// Returns `true` if the triples of every passage are known.
-    fn is_told(&self) -> bool {
-        let untold = |graph: &Graph| graph.counts().of(TripleOrigin::None) - graph.gaps(self.store.len());
-        self.graph.as_ref().is_none_or(|graph| untold(graph) == 0)
+    fn all_triples_known(&self) -> bool {
+        let unknown = |graph: &Graph| graph.counts().of(TripleOrigin::None) - graph.gaps(self.store.len());
+        self.graph.as_ref().is_none_or(|graph| unknown(graph) == 0)
     }
 }
 
 /// Builds the record of an unchanged document with other triples.
-fn told_again(
+fn with_triples(
     base: &Snapshot,
     number: u32,
     triples: &[Triple],

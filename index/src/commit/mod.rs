@@ -28,7 +28,7 @@ use crate::folder::LockedFolder;
 use crate::graph::TripleOrigin;
 use crate::index::check_embedder;
 use crate::layout::snapshot_name;
-use crate::manifest::{GraphInfo, Manifest};
+use crate::manifest::{GraphInfo, Manifest, Verification};
 use crate::openie::Builtin;
 use crate::options::OpenOptions;
 use crate::pending::PendingFile;
@@ -263,7 +263,7 @@ impl Committing<'_> {
         // Writing took a while: another program may have replaced the folder meanwhile.
         self.check_base(base)?;
         // Verifies the files that were copied: damage in them must not get a fresh checksum.
-        base.manifest.verify(self.dir, true)?;
+        base.manifest.verify(self.dir, Verification::Checksums)?;
         draft.publish(writing, part, snapshot, base.manifest.corpus.clone(), graph, self.options.keep)
     }
 

@@ -94,7 +94,7 @@ impl CommitPlan {
             false => base.store.possible_chunks(chunked.keys().copied())?,
         };
         for number in numbers {
-            let (id, _) = base.store.name(number)?;
+            let id = base.store.name(number)?.id;
             if !kept.contains(id.as_str()) && (changes.mirror || is_left(&id, &chunked)) {
                 self.remove(number);
             }

@@ -76,25 +76,30 @@ fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
     tag.try_get_attribute(name).ok()?.map(|attribute| attribute.value.into_owned())
 }
 
+/// Elements whose content is left out: `Fallback` repeats the content beside it for older programs, `del` and
+/// `moveFrom` hold what is no longer there, and `pPrChange` holds the former properties of a paragraph.
+const IGNORED: &[&str] = &["Fallback", "del", "moveFrom", "pPrChange"];
+
 /// Reads the paragraphs of `word/document.xml`.
 fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault> {
     let mut reader = Reader::from_str(xml);
     let mut body =
         Body { styles, outline: Outline::default(), text: String::new(), paragraph: Paragraph::default(), cells: 0 };
     let mut in_text = false;
-    // A `Fallback` element repeats the content beside it, for older programs.
-    let mut fallbacks = 0_u32;
+    // Number of `IGNORED` elements that are open.
+    let mut ignored = 0_u32;
     loop {
         match reader.read_event().map_err(|error| damaged(&error))? {
             Event::Start(tag) => match tag.local_name().as_ref() {
-                "Fallback" => fallbacks += 1,
-                "t" => in_text = fallbacks == 0,
+                name if IGNORED.contains(&name) => ignored += 1,
+                "t" => in_text = ignored == 0,
                 "tc" => body.cells += 1,
-                _ => body.property(&tag),
+                _ if ignored == 0 => body.property(&tag),
+                _ => {}
             },
-            Event::Empty(tag) => body.property(&tag),
+            Event::Empty(tag) if ignored == 0 => body.property(&tag),
             Event::End(tag) => match tag.local_name().as_ref() {
-                "Fallback" => fallbacks = fallbacks.saturating_sub(1),
+                name if IGNORED.contains(&name) => ignored = ignored.saturating_sub(1),
                 "t" => in_text = false,
                 "p" => body.end_paragraph(),
                 "tc" => body.end_cell(),
@@ -141,6 +146,7 @@ impl Body<'_> {
             // A `tab` with a value defines a tab stop.
             "tab" if attribute(tag, "w:val").is_none() => self.paragraph.text.push('\t'),
             "br" | "cr" => self.paragraph.text.push('\n'),
+            "noBreakHyphen" => self.paragraph.text.push('-'),
             "pStyle" => {
                 let style = attribute(tag, "w:val");
                 self.paragraph.level = style.and_then(|style| self.styles.get(&style).copied());
@@ -217,6 +223,23 @@ mod tests {
         assert_eq!((title.as_str(), found.len()), ("Head", 2));
         assert_eq!((found[0].headings.join("/"), found[0].text.trim()), ("Head".to_owned(), "a & b A\n\none\ntwo"));
         assert_eq!((found[1].headings.join("/"), found[1].text.trim()), ("Head/Sub".to_owned(), "1 | 2 |"));
+    }
+
+    #[test]
+    fn of_a_changed_document_the_newest_state_is_read() {
+        let styles = "<w:styles><w:style w:styleId=\"H1\"><w:name w:val=\"heading 1\"/></w:style></w:styles>";
+        let document = "<w:document><w:body>\
+            <w:p><w:pPr><w:pStyle w:val=\"H1\"/><w:pPrChange w:id=\"1\"><w:pPr><w:pStyle w:val=\"Normal\"/></w:pPr>\
+            </w:pPrChange></w:pPr><w:r><w:t>Head</w:t></w:r></w:p>\
+            <w:p><w:pPr><w:pPrChange w:id=\"2\"><w:pPr><w:outlineLvl w:val=\"0\"/></w:pPr></w:pPrChange></w:pPr>\
+            <w:r><w:t>e</w:t><w:noBreakHyphen/><w:t>mail</w:t></w:r>\
+            <w:moveFrom w:id=\"3\"><w:r><w:t>moved away</w:t><w:br/></w:r></w:moveFrom>\
+            <w:del w:id=\"4\"><w:r><w:noBreakHyphen/><w:delText>gone</w:delText></w:r></w:del>\
+            <w:moveTo w:id=\"5\"><w:r><w:t> kept</w:t></w:r></w:moveTo></w:p></w:body></w:document>";
+        let parts = [("word/styles.xml", styles), ("word/document.xml", document)];
+        let (title, found) = sections(&archive(&parts)).ok().unwrap();
+        assert_eq!((title.as_str(), found.len()), ("Head", 1));
+        assert_eq!(found[0].text.trim(), "e-mail kept");
     }
 
     #[test]

@@ -55,6 +55,12 @@ impl FieldMap {
         names(self.text.as_ref(), &["text", CONTENTS])
     }
 
+    /// Returns `true` if the field holds the metadata or the triples, which a table has as JSON.
+    pub(super) fn is_structured(&self, name: &str) -> bool {
+        let is_text = [&self.id, &self.title, &self.text].into_iter().any(|own| own.as_deref() == Some(name));
+        !is_text && (name == "triples" || names(self.metadata.as_ref(), &["metadata"]).contains(&name))
+    }
+
     /// Removes the ID from the fields.
     pub(super) fn take_id(&self, fields: &mut Map<String, Value>) -> Option<Value> {
         take(fields, &names(self.id.as_ref(), &["id", "_id"])).map(|(_, value)| value)

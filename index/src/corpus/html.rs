@@ -51,10 +51,14 @@ const LONGEST_REFERENCE: usize = 34;
 
 /// Returns the title of a page, which is that of its head or else its first heading of level 1, and its sections.
 ///
+/// In XHTML, a script, style or title whose tag ends in `/>` is empty. A page that begins with an XML declaration is
+/// XHTML in any case.
+///
 /// # Errors
 /// If the sections are too large with the headings above each.
-pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
+pub(super) fn sections(bytes: &[u8], is_xhtml: bool) -> Result<Sections, ProseFault> {
     let page = decoded(bytes);
+    let is_xhtml = is_xhtml || page.trim_start().starts_with("<?xml");
     let mut text = PageText::default();
     let mut ends = TagEnds::default();
     let mut rest: &str = &page;
@@ -69,7 +73,8 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
             Markup::Comment(end) => &rest[end..],
             Markup::Tag { name, closes, end } => {
                 let behind = &rest[end..];
-                if !closes && RAW.contains(&name.as_str()) {
+                let is_empty = rest[..end].ends_with("/>");
+                if !closes && RAW.contains(&name.as_str()) && !(is_xhtml && is_empty) {
                     let (content, behind) = raw_content(behind, &name, &mut ends);
                     if name == "title" {
                         text.title(content);
@@ -77,7 +82,7 @@ pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
                     behind
                 } else {
                     // `<svg/>` has no content to hide.
-                    if !(HIDDEN.contains(&name.as_str()) && rest[..end].ends_with("/>")) {
+                    if !(HIDDEN.contains(&name.as_str()) && is_empty) {
                         text.tag(&name, closes);
                     }
                     behind
@@ -336,7 +341,7 @@ mod tests {
     use super::*;
 
     fn texts(page: &str) -> (String, Vec<(String, String)>) {
-        let (title, sections) = sections(page.as_bytes()).ok().unwrap();
+        let (title, sections) = sections(page.as_bytes(), false).ok().unwrap();
         let sections = sections.into_iter().map(|section| (section.headings.join("/"), section.text));
         (title, sections.collect())
     }
@@ -394,11 +399,11 @@ mod tests {
 
     #[test]
     fn tags_that_end_only_in_quoted_values_take_no_long_time() {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (_, sections) = texts(&"<a \">\"b".repeat(200_000));
         assert!(sections[0].1.starts_with("\"b\"b"), "the text is kept");
         // Generous, for slow machines under load. A search to the end of the page for each tag takes minutes.
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     }
 
     #[test]
@@ -406,7 +411,20 @@ mod tests {
         for page in
             [&b"<meta charset=\"iso-8859-1\"><p>caf\xe9"[..], b"<p>caf\xe9", b"\xff\xfe<\0p\0>\0c\0a\0f\0\xe9\0"]
         {
-            assert_eq!(sections(page).ok().unwrap().1[0].text, "café");
+            assert_eq!(sections(page, false).ok().unwrap().1[0].text, "café");
         }
+    }
+
+    #[test]
+    fn tags_that_are_closed_at_once_hide_nothing_in_xhtml() {
+        let page = "<title/><script src=\"a.js\"/><style />text<script>hidden</script>";
+        let text = |page: &str, is_xhtml| {
+            let sections = sections(page.as_bytes(), is_xhtml).ok().unwrap().1;
+            sections.into_iter().map(|section| section.text).collect::<String>()
+        };
+        assert_eq!(text(page, true), "text");
+        assert_eq!(text(&format!("<?xml version=\"1.0\"?>\n{page}"), false), "text");
+        // In HTML, the slash has no meaning.
+        assert_eq!(text(page, false), "");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 
 use super::outline::Outline;
 use super::prose::{ProseFault, Sections, line_breaks};
@@ -13,21 +13,21 @@ use super::prose::{ProseFault, Sections, line_breaks};
 /// # Errors
 /// If the sections are too large with the headings above each.
 pub(super) fn sections(text: &str) -> Result<Sections, ProseFault> {
-    let mut cut = SectionCut { text, outline: Outline::default(), start: 0, counted: 0, line: 1 };
+    let front = front_matter(text);
+    let (block, body) = text.split_at(front);
+    let mut outline = Outline::default();
+    outline.title = front_title(block);
+    let mut cut = SectionCut { text, outline, start: front, counted: 0, line: 1 };
     let mut depth = 0_usize;
     let mut heading: Option<String> = None;
-    for (event, range) in Parser::new_ext(text, Options::ENABLE_YAML_STYLE_METADATA_BLOCKS).into_offset_iter() {
+    // The parser's own option takes a rule followed by text for front matter, anywhere in the file.
+    for (event, range) in Parser::new(body).into_offset_iter() {
         match event {
             // A heading within a list or quotation begins no section.
             Event::Start(Tag::Heading { .. }) if depth == 0 => heading = Some(String::new()),
             Event::End(TagEnd::Heading(level)) if depth == 0 => {
                 let words = heading.take().unwrap_or_default();
-                cut.enter(level, &words, range);
-            }
-            Event::Start(Tag::MetadataBlock(_)) => {
-                cut.outline.title = front_title(text.get(range.clone()).unwrap_or_default());
-                cut.start = range.end;
-                depth += 1;
+                cut.enter(level, &words, front + range.start..front + range.end);
             }
             Event::Text(words) | Event::Code(words) => heading.iter_mut().for_each(|heading| heading.push_str(&words)),
             Event::SoftBreak | Event::HardBreak => heading.iter_mut().for_each(|heading| heading.push(' ')),
@@ -65,6 +65,22 @@ impl SectionCut<'_> {
     }
 }
 
+/// Returns the length of the YAML front matter of a file, with the blank lines before it. 0 if there is none: a blank
+/// line below its first line makes that one a rule.
+fn front_matter(text: &str) -> usize {
+    let mut lines = text.split_inclusive('\n').scan(0, |end: &mut usize, line| {
+        *end += line.len();
+        Some((*end, line.trim_end()))
+    });
+    let opening = lines.find(|(_, line)| !line.is_empty());
+    let first = lines.next();
+    if opening.is_none_or(|(_, line)| line != "---") || first.is_none_or(|(_, line)| line.is_empty()) {
+        return 0;
+    }
+    let mut rest = first.into_iter().chain(lines);
+    rest.find(|(_, line)| matches!(*line, "---" | "...")).map_or(0, |(end, _)| end)
+}
+
 /// Returns the value of `title` in YAML front matter.
 fn front_title(block: &str) -> Option<String> {
     let value = block.lines().find_map(|line| line.strip_prefix("title:"))?;
@@ -97,5 +113,26 @@ mod tests {
         assert_eq!((title.as_str(), sections.len()), ("From the front", 1));
         assert_eq!(sections[0].text.trim(), "text");
         assert_eq!(sections[0].headings, ["Heading"]);
+        let (title, sections) = super::sections("\r\n---\r\ntitle: T\r\n...\r\ntext\r\n").ok().unwrap();
+        assert_eq!((title.as_str(), sections[0].text.trim(), sections[0].line), ("T", "text", 5));
+    }
+
+    #[test]
+    fn rules_followed_by_text_lose_nothing() {
+        let text = "# Guide\n\nIntro.\n\n---\n## Part one\nText one.\n\n---\n## Part two\nText two.\n";
+        let (title, sections) = sections(text).ok().unwrap();
+        assert_eq!(title, "Guide");
+        let found: Vec<_> = sections.iter().map(|section| (section.headings.join("/"), section.text.trim())).collect();
+        let expected = [("Guide", "Intro."), ("Guide/Part one", "Text one."), ("Guide/Part two", "Text two.")];
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for ((headings, text), (expected_headings, begins)) in found.iter().zip(expected) {
+            assert!(headings == expected_headings && text.starts_with(begins), "{found:?}");
+        }
+        // A rule in the first line is none of YAML, and neither is a block without an end.
+        for text in ["---\n\nfirst\n\n---\nsecond\n", "---\nfirst\n\nsecond\n", "---", ""] {
+            let (_, sections) = super::sections(text).ok().unwrap();
+            let kept = sections.iter().all(|section| section.text.trim() == text.trim());
+            assert!(kept && sections.len() == usize::from(!text.is_empty()), "{text:?}: {sections:?}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Texts of files, in sections, before they are split into chunks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::format::{Compression, FileFormat};
+use super::format::{Compression, FileFormat, extension};
 use super::{LONGEST_RECORD, docx, html, markdown, pdf, source_file};
 use crate::error::IndexError;
 use crate::location::Location;
@@ -65,7 +65,10 @@ pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
         ProseFault::Unsupported(message) => IndexError::UnsupportedFile { path: path.to_owned(), message },
     };
     let (title, sections) = match format {
-        FileFormat::Html => html::sections(&bytes).map_err(bad)?,
+        FileFormat::Html => {
+            let is_xhtml = extension(&uncompressed(path, compression)) == "xhtml";
+            html::sections(&bytes, is_xhtml).map_err(bad)?
+        }
         FileFormat::Docx => docx::sections(&bytes).map_err(bad)?,
         FileFormat::Pdf => pdf::sections(&bytes).map_err(bad)?,
         FileFormat::Markdown => markdown::sections(utf8(&bytes, &file)?).map_err(bad)?,
@@ -96,7 +99,10 @@ pub(super) fn line_breaks(bytes: &[u8]) -> u64 {
 }
 
 fn stem(path: &Path, compression: Compression) -> String {
-    let inner = path.with_extension("");
-    let named = if compression == Compression::None { path } else { inner.as_path() };
-    named.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    uncompressed(path, compression).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Returns the path without the extension of its compression.
+fn uncompressed(path: &Path, compression: Compression) -> PathBuf {
+    if compression == Compression::None { path.to_owned() } else { path.with_extension("") }
 }

@@ -30,7 +30,8 @@ pub(super) fn read(
     let delimiter = delimiter(start);
     let bounded = BoundedRows { inner: reader, left: LONGEST_RECORD };
     let rows = ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
-    let mut table = Table { rows, header: Vec::new(), file: path.into(), row: ByteRecord::new(), ended: false };
+    let row = ByteRecord::new();
+    let mut table = Table { rows, header: Vec::new(), structured: Vec::new(), file: path.into(), row, ended: false };
     table.read_header(&parser, path)?;
     Ok(std::iter::from_fn(move || {
         let (fields, location) = match table.next_row()? {
@@ -55,6 +56,8 @@ type Row = (Map<String, Value>, Location);
 struct Table<R: Read> {
     rows: Reader<BoundedRows<R>>,
     header: Vec<String>,
+    /// If `true`, the cells of this column are JSON.
+    structured: Vec<bool>,
     file: Arc<Path>,
     row: ByteRecord,
     ended: bool,
@@ -71,6 +74,7 @@ impl<R: BufRead> Table<R> {
             Err(error) => return unsupported(format!("its header cannot be read: {error}")),
         };
         self.header = header;
+        self.structured = self.header.iter().map(|name| parser.names.is_structured(name)).collect();
         let names = parser.names.text_names();
         // An empty table is an empty corpus, like other empty files.
         if self.header.iter().all(String::is_empty)
@@ -103,13 +107,13 @@ impl<R: BufRead> Table<R> {
 
     fn fields(&self, location: Location) -> Result<Row, IndexError> {
         let mut fields = Map::new();
-        for (name, cell) in self.header.iter().zip(&self.row) {
+        for ((name, structured), cell) in self.header.iter().zip(&self.structured).zip(&self.row) {
             let Ok(text) = std::str::from_utf8(cell) else {
                 return Err(IndexError::BadRecord { location, message: format!("invalid UTF-8 in column `{name}`") });
             };
             // An empty cell is an absent field, not an empty text.
             if !text.is_empty() {
-                fields.insert(name.clone(), value(name, text));
+                fields.insert(name.clone(), value(*structured, text));
             }
         }
         Ok((fields, location))
@@ -126,9 +130,8 @@ impl<R: BufRead> Table<R> {
     }
 }
 
-/// Returns the value of a cell. Cells of `metadata` and `triples` are parsed as JSON; invalid JSON stays a string.
-fn value(name: &str, cell: &str) -> Value {
-    let structured = matches!(name, "metadata" | "triples");
+/// Returns the value of a cell. Invalid JSON stays a string.
+fn value(structured: bool, cell: &str) -> Value {
     structured.then(|| serde_json::from_str(cell).ok()).flatten().unwrap_or_else(|| Value::String(cell.to_owned()))
 }
 

@@ -334,6 +334,19 @@ fn tables_are_read_by_their_header() {
 }
 
 #[test]
+fn cells_of_a_table_are_json_in_the_column_of_the_metadata_alone() {
+    let csv = "id,text,about,metadata\n1,\"{\"\"a\"\": 1}\",\"{\"\"year\"\": 2}\",\"[3]\"\n";
+    let found = assigned_read("c.csv", csv, &["metadata=about"]).unwrap();
+    assert_eq!(found[0].text, "{\"a\": 1}");
+    assert_eq!(serde_json::json!(found[0].metadata), serde_json::json!({"year": 2, "metadata": "[3]"}));
+    for field in ["text=metadata", "title=metadata", "id=metadata"] {
+        let found = assigned_read("c.csv", csv, &[field]).unwrap();
+        let Document { id, title, text, .. } = &found[0];
+        assert!([id, title, text].into_iter().any(|part| part == "[3]"), "{field}: {found:?}");
+    }
+}
+
+#[test]
 fn files_of_other_types_say_so() {
     let dir = tempfile::tempdir().unwrap();
     for (name, content, expected) in [

@@ -171,7 +171,7 @@ pub struct PathEdge {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Walk))]
 pub struct GraphTrace {
-    /// Variant of the graph search: `route_rag`, `hippo_rag`, `graph_r1` or `waymark`.
+    /// Variant of the graph search: `route_rag`, `hippo_rag`, `graphrag_r1` or `waymark`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub variant: GraphVariant,
     /// Probability of following an edge instead of restarting.

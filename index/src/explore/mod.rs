@@ -9,7 +9,7 @@ mod question_forms;
 mod questions;
 
 pub use neighborhood::{EdgeKind, GraphNode, Neighborhood, NodeEdge, NodeKind};
-pub use passage_view::{ChunkSiblings, PassageName, TripleSource};
+pub use passage_view::{ChunkSiblings, TripleSource};
 pub use phrase_lookup::{PhraseLookup, PhraseMatch, PhraseMatchKind};
 pub use questions::{ExampleQuestion, QuestionFact};
 

@@ -3,16 +3,8 @@
 use crate::error::IndexError;
 use crate::graph::TripleOrigin;
 use crate::index::Index;
+use crate::store::PassageName;
 use crate::triple::Triple;
-
-/// ID and title of a passage.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PassageName {
-    /// ID from the corpus.
-    pub id: String,
-    /// Title; may be empty.
-    pub title: String,
-}
 
 /// IDs of the chunks before and after a chunk of the same document.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -40,8 +32,7 @@ impl Index {
     /// # Errors
     /// If there is no such passage, or the store is damaged.
     pub fn passage_name(&self, number: u32) -> Result<PassageName, IndexError> {
-        let (id, title) = self.snapshot.store.name(number)?;
-        Ok(PassageName { id, title })
+        self.snapshot.store.name(number)
     }
 
     /// Returns the neighbors of a chunk: a long document is stored as the passages `ID#1`, `ID#2` and so on.

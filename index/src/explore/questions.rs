@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::passage_view::PassageName;
 use super::question_forms::{Made, filled, form};
 use crate::error::IndexError;
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;
 use crate::index::Index;
+use crate::store::PassageName;
 use crate::triple::Triple;
 
 /// Maximum number of passages whose triples are read, spread evenly over the index.

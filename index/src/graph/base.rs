@@ -53,7 +53,7 @@ impl BaseGraph {
         }
         let mut mentions = ColumnFile::open(&path(graph_file::MENTIONS))?;
         let triples = TripleFile::open(&path(graph_file::TRIPLES), passages)?;
-        let extracted = TripleOrigin::Extracted.told_by(info);
+        let extracted = TripleOrigin::Extracted.resolved_with(info);
         let mut origins = [0; 4];
         for passage in (0..).take(passages) {
             let origin = triples.origin(passage);

@@ -77,7 +77,7 @@ fn read_all(graph: &Graph) {
     let own = PassageWeights::Every(vec![0.05; graph.passages()]);
     for whole in [Some(graph), None] {
         // The second variant ignores the phrase without text.
-        for variant in [GraphVariant::HippoRag, GraphVariant::GraphR1] {
+        for variant in [GraphVariant::HippoRag, GraphVariant::GraphRagR1] {
             GraphRanker::new(whole).rank(graph, &variant.into(), &seeds, &own, TopPassages { limit: 3, among: None });
         }
     }

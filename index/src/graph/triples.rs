@@ -35,7 +35,7 @@ impl TripleOrigin {
     }
 
     /// Resolves [`TripleOrigin::Extracted`] by the manifest, if that names exactly one extractor.
-    pub(crate) fn told_by(self, info: &GraphInfo) -> TripleOrigin {
+    pub(crate) fn resolved_with(self, info: &GraphInfo) -> TripleOrigin {
         match (self, info.extractor()) {
             (TripleOrigin::Extracted, Some(extractor)) => TripleOrigin::of(extractor),
             _ => self,

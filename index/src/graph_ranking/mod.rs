@@ -10,6 +10,4 @@ mod seeds;
 pub(crate) use named_phrases::{add_named, named};
 pub(crate) use path_tracer::PathTracer;
 pub(crate) use ranker::{GraphRanker, PassageWeights, RankedPassages};
-#[cfg(test)]
-pub(crate) use seeds::Seed;
-pub(crate) use seeds::{KeptFact, seeds};
+pub(crate) use seeds::{KeptFact, Seed, seeds};

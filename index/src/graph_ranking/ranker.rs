@@ -198,7 +198,7 @@ impl GraphRanker {
 
 /// Returns the phrase that a walk ignores: GraphRAG-R1 ignores the phrase without text, together with its edges.
 pub(super) fn left_out(graph: &Graph, variant: GraphVariant) -> Option<u32> {
-    graph.phrase_id("").filter(|_| variant == GraphVariant::GraphR1)
+    graph.phrase_id("").filter(|_| variant == GraphVariant::GraphRagR1)
 }
 
 /// Returns the solver for these parameters. Calls `make` if there is none yet: once, even for concurrent callers. Only

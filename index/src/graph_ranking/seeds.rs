@@ -53,7 +53,7 @@ pub(crate) fn seeds(graph: &Graph, kept: &[KeptFact], options: &GraphOptions) ->
         let fact = graph.fact(fact);
         let score = f64::from(score);
         for phrase in [fact.subject, fact.object] {
-            if options.variant == GraphVariant::GraphR1 && graph.phrase(phrase).is_empty() {
+            if options.variant == GraphVariant::GraphRagR1 && graph.phrase(phrase).is_empty() {
                 continue;
             }
             let place = named.iter().position(|named| named.phrase == phrase).unwrap_or_else(|| {
@@ -78,7 +78,7 @@ impl PhraseScores {
         let share = self.passages.max(1) as f64;
         let (linking, weight) = match variant {
             GraphVariant::HippoRag => (mean / share, mean / share),
-            GraphVariant::RouteRag | GraphVariant::GraphR1 => (mean, self.last / share),
+            GraphVariant::RouteRag | GraphVariant::GraphRagR1 => (mean, self.last / share),
             GraphVariant::Waymark => (self.scores, mean / share),
         };
         Seed { phrase: self.phrase, passages: self.passages, linking, weight }

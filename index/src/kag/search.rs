@@ -18,6 +18,7 @@ use crate::index::Index;
 use crate::query::Query;
 use crate::scored::Scored;
 use crate::search::EMBEDDED;
+use crate::store::PassageName;
 
 /// Maximum number of characters of the question that are embedded with each key entity; embedders read no further.
 const LONGEST_ASKED: usize = 2048;
@@ -145,13 +146,14 @@ fn find(
     let facts = source.judge(facts, wanted, |number| Ok(statement(graph, number)))?;
     query.enter_stage("the passages were read")?;
     let names = chunks.iter().map(|chunk| index.snapshot.store.name(chunk.number));
-    let (ids, titles): (Vec<String>, Vec<String>) = names.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let names = names.collect::<Result<Vec<PassageName>, IndexError>>()?;
+    let named = |PassageName { id, title }| (id, normalize(&title));
+    let (ids, titles): (Vec<String>, Vec<String>) = names.into_iter().map(named).unzip();
     let sources = facts.iter().map(|fact| {
         let stating = graph.passages_of_fact(fact.number);
         (0..chunks.len()).filter(|&place| stating.binary_search(&chunks[place].number).is_ok()).collect()
     });
     let sources = sources.collect();
-    let titles = titles.iter().map(|title| normalize(title)).collect();
     Ok(KagCandidates { keys, phrases, chunks, ids, titles, facts, sources })
 }
 

@@ -5,6 +5,7 @@ use tantivy::tokenizer::{
     TextAnalyzerBuilder, Tokenizer,
 };
 
+use super::composed::ComposedTokenizer;
 use super::unspaced::SplitUnspaced;
 
 /// Version of the analyzer and of the weighting of titles. An index keeps the one it was built with until its next
@@ -13,23 +14,27 @@ use super::unspaced::SplitUnspaced;
 pub(super) enum Analysis {
     /// Words alone: a sentence of a script without spaces is one term.
     Words,
-    /// Words, and pairs of characters in scripts without spaces.
-    #[default]
+    /// Words, and pairs of characters in scripts without spaces. An accent that is a character of its own splits a
+    /// word.
     WordsAndPairs,
+    /// Words and pairs of composed characters.
+    #[default]
+    ComposedWordsAndPairs,
 }
 
 /// Name of the current analyzer, stored in the manifest.
-pub(crate) const NAME: &str = Analysis::WordsAndPairs.name();
+pub(crate) const NAME: &str = Analysis::ComposedWordsAndPairs.name();
 
 impl Analysis {
     /// All versions.
-    pub(super) const ALL: [Analysis; 2] = [Analysis::WordsAndPairs, Analysis::Words];
+    pub(super) const ALL: [Analysis; 3] = [Analysis::ComposedWordsAndPairs, Analysis::WordsAndPairs, Analysis::Words];
 
     /// Name in the manifest and in the schema. Every change to the analyzer or to the weighting needs a new one.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Analysis::Words => "words-lower-ascii-english-title2",
             Analysis::WordsAndPairs => "words-pairs-lower-ascii-english-title2",
+            Analysis::ComposedWordsAndPairs => "composed-words-pairs-ascii-lower-english-title2",
         }
     }
 
@@ -39,13 +44,19 @@ impl Analysis {
     pub(super) fn analyzer(self) -> TextAnalyzer {
         let words = TextAnalyzer::builder(SimpleTokenizer::default());
         match self {
-            Analysis::Words => terms(words),
-            Analysis::WordsAndPairs => terms(words.filter(SplitUnspaced)),
+            Analysis::Words => earlier_terms(words),
+            Analysis::WordsAndPairs => earlier_terms(words.filter(SplitUnspaced)),
+            Analysis::ComposedWordsAndPairs => {
+                let words = TextAnalyzer::builder(ComposedTokenizer::default()).filter(SplitUnspaced);
+                // Folded first: the lower case of `İ` is two characters, which are not folded.
+                let folded = words.filter(RemoveLongFilter::limit(80)).filter(AsciiFoldingFilter);
+                folded.filter(LowerCaser).filter(Stemmer::new(Language::English)).build()
+            }
         }
     }
 }
 
-fn terms<T: Tokenizer>(words: TextAnalyzerBuilder<T>) -> TextAnalyzer {
+fn earlier_terms<T: Tokenizer>(words: TextAnalyzerBuilder<T>) -> TextAnalyzer {
     words
         .filter(RemoveLongFilter::limit(80))
         .filter(LowerCaser)

@@ -5,6 +5,7 @@
 //! analyzed like a passage and its terms are alternatives, so no character can cause a syntax error.
 
 mod analyzer;
+mod composed;
 mod delta;
 mod ranking;
 mod read_only;

@@ -20,11 +20,24 @@ fn numbers(lexical: &LexicalIndex, query: &str) -> Vec<u32> {
 
 #[test]
 fn words_are_found_whatever_their_case_accents_and_endings() {
-    let (_dir, lexical) = lexical(&["Zürich\nThe city of the Swiss bankers.", "Running dogs", "nothing"]);
+    let (_dir, lexical) = lexical(&[
+        "Zürich\nThe city of the Swiss bankers.",
+        "Running dogs",
+        "nothing",
+        "Mu\u{308}ller wrote it.",
+        "İstanbul lies on two continents.",
+    ]);
     assert_eq!(numbers(&lexical, "zurich"), [0]);
     assert_eq!(numbers(&lexical, "ZÜRICH BANKER"), [0]);
     assert_eq!(numbers(&lexical, "a dog runs"), [1]);
     assert_eq!(numbers(&lexical, "absent"), [0; 0]);
+    for query in ["muller", "MÜLLER", "mu\u{308}ller"] {
+        assert_eq!(numbers(&lexical, query), [3], "{query}");
+    }
+    for query in ["istanbul", "ISTANBUL", "İSTANBUL", "i\u{307}stanbul"] {
+        assert_eq!(numbers(&lexical, query), [4], "{query}");
+    }
+    assert_eq!(numbers(&lexical, "ller"), [0; 0]);
 }
 
 #[test]
@@ -49,6 +62,14 @@ fn an_index_of_an_earlier_analyzer_is_searched_with_it() {
     assert_eq!(numbers(&lexical, "TOWERS"), [0]);
     assert_eq!(numbers(&lexical, "東京都"), [0]);
     assert_eq!(numbers(&lexical, "東京"), [0; 0]);
+    let path = dir.path().join("pairs");
+    let mut writer = LexicalWriter::create_with(&path, Analysis::WordsAndPairs).unwrap();
+    writer.add("", "東京都 Mu\u{308}ller").unwrap();
+    writer.finish().unwrap();
+    let lexical = LexicalIndex::open(&path, 1).unwrap();
+    assert_eq!(numbers(&lexical, "東京"), [0]);
+    assert_eq!(numbers(&lexical, "Mu\u{308}ller"), [0]);
+    assert_eq!(numbers(&lexical, "Müller"), [0; 0], "such an index splits the word");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! Graph search: HippoRAG 2 and its forks.
 
 use super::SearchContext;
+use super::word_weights::WordWeights;
 use crate::condition::TopPassages;
 use crate::error::IndexError;
 use crate::evidence::{Evidence, EvidenceBudget, GraphRank, GraphTrace, Hit, HitPath, HitRank, SeedFact, SeedPhrase};
 use crate::filter::FactFilter;
 use crate::graph::Graph;
 use crate::graph::scale::Scale;
-use crate::graph_ranking::{KeptFact, PassageWeights, PathTracer, RankedPassages, add_named, seeds};
+use crate::graph_ranking::{KeptFact, PassageWeights, PathTracer, RankedPassages, Seed, add_named, seeds};
 use crate::mode::GraphVariant;
 use crate::scored::Scored;
 
@@ -18,12 +19,20 @@ const SAMPLE: usize = 1024;
 
 /// Result of a graph search.
 pub(super) struct GraphSearchResult<'a> {
-    pub(super) walk: GraphTrace,
+    pub(super) trace: GraphTrace,
     /// Passages, best first.
     pub(super) list: Vec<RankedPassage>,
     facts: Vec<CandidateFact>,
-    /// Reset weights of the passages, and a path tracer if the query asks for paths. `None` without a walk.
-    shown: Option<(PassageWeights, Option<PathTracer<'a>>)>,
+    /// Explanation of the masses. `None` without a walk.
+    explanation: Option<WalkExplanation<'a>>,
+}
+
+/// Explanation of the masses that a walk gave to passages.
+struct WalkExplanation<'a> {
+    /// Weights of the passages in the reset vector.
+    weights: PassageWeights,
+    /// Tracer of paths. `None` if the query does not ask for them.
+    tracer: Option<PathTracer<'a>>,
 }
 
 /// Passage in the result of a graph search.
@@ -46,8 +55,10 @@ struct CandidateFact {
 
 /// Similarities between the query and the passages.
 enum PassageSimilarities {
-    Every(Vec<f32>),
-    Best(Vec<Scored>),
+    /// Similarity of every passage, by number.
+    All(Vec<f32>),
+    /// The most similar passages, best first.
+    Nearest(Vec<Scored>),
 }
 
 impl SearchContext<'_> {
@@ -56,7 +67,7 @@ impl SearchContext<'_> {
         self.check("the passages were read")?;
         let mut budget = self.budget();
         let hits = self.hits(&result, &mut budget)?;
-        Ok(Evidence { walk: Some(result.walk), ..self.evidence(hits, &budget) })
+        Ok(Evidence { walk: Some(result.trace), ..self.evidence(hits, &budget) })
     }
 
     /// Converts the passages of a graph search to hits, as far as the budget reaches.
@@ -100,47 +111,54 @@ impl SearchContext<'_> {
             add_named(graph, self.text, &mut seeds);
         }
         self.check("the passages were scored")?;
+        let trace = self.trace(graph, followed, places, &seeds);
+        // The scale covers all passages, allowed or not, so scores do not depend on a condition.
+        let (similar, scale) = self.similar(vector, limit)?;
+        if kept.is_empty() {
+            let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
+            return Ok(GraphSearchResult { trace, list, facts, explanation: None });
+        }
+        let words = match is_own {
+            true => self.weights_by_words(graph, options.passage_weight)?,
+            false => WordWeights { share: 1.0, added: Vec::new() },
+        };
+        self.check("the walk")?;
+        // The passages' own weights are small (0.05 in HippoRAG 2), but the only way to passages that no fact links.
+        let weights = similar.weights(scale, options.passage_weight * words.share, &words.added);
         let ranker = &self.index.snapshot.ranker;
-        let walk = GraphTrace {
+        let RankedPassages { best, missing } = ranker.rank(graph, options, &seeds, &weights, self.wanted(limit));
+        let reached = |Scored { number, score }| RankedPassage { number, score, similarity: None };
+        let list = best.into_iter().map(reached).collect();
+        let trace = GraphTrace { missing, ..trace };
+        let tracer = self.query.explain.then(|| PathTracer::new(graph, options.variant, &seeds));
+        let explanation = Some(WalkExplanation { weights, tracer });
+        Ok(GraphSearchResult { trace, list, facts, explanation })
+    }
+
+    /// Describes a search before its walk. `kept` holds the places of the facts that the filter kept; without a filter,
+    /// it is `None`, and all facts are kept.
+    fn trace(&self, graph: &Graph, followed: &[CandidateFact], kept: Option<Vec<usize>>, seeds: &[Seed]) -> GraphTrace {
+        let options = &self.query.graph;
+        let is_kept = |place: usize| kept.as_ref().is_none_or(|kept| kept.contains(&place));
+        let facts = followed.iter().enumerate().map(|(place, fact)| fact.shown(graph, is_kept(place)));
+        let facts: Vec<SeedFact> = facts.collect();
+        let phrases = seeds.iter().map(|seed| SeedPhrase {
+            phrase: graph.phrase(seed.phrase).to_owned(),
+            passages: seed.passages,
+            linking: seed.linking,
+            weight: seed.weight,
+        });
+        GraphTrace {
             variant: options.variant,
             damping: options.damping,
             passage_weight: options.passage_weight,
-            facts: followed
-                .iter()
-                .enumerate()
-                .map(|(place, fact)| fact.shown(graph, places.as_ref().is_none_or(|places| places.contains(&place))))
-                .collect(),
-            kept: places.unwrap_or_default(),
-            phrases: seeds
-                .iter()
-                .map(|seed| SeedPhrase {
-                    phrase: graph.phrase(seed.phrase).to_owned(),
-                    passages: seed.passages,
-                    linking: seed.linking,
-                    weight: seed.weight,
-                })
-                .collect(),
-            fallback: kept.is_empty(),
-            local: !ranker.is_whole(),
+            fallback: !facts.iter().any(|fact| fact.kept),
+            facts,
+            kept: kept.unwrap_or_default(),
+            phrases: phrases.collect(),
+            local: !self.index.snapshot.ranker.is_whole(),
             missing: 0.0,
-        };
-        // The scale covers all passages, allowed or not, so scores do not depend on a condition.
-        let (similar, scale) = self.similar(vector, ranker.is_whole(), limit)?;
-        if kept.is_empty() {
-            let list = self.nearest(similar, vector, limit)?.ranked(scale, self.wanted(limit));
-            return Ok(GraphSearchResult { walk, list, facts, shown: None });
         }
-        let (share, words) =
-            if is_own { self.weights_by_words(graph, options.passage_weight)? } else { (1.0, Vec::new()) };
-        self.check("the walk")?;
-        // The passages' own weights are small (0.05 in HippoRAG 2), but the only way to passages that no fact links.
-        let own = similar.weights(scale, options.passage_weight * share, &words);
-        let RankedPassages { best, missing } = ranker.rank(graph, options, &seeds, &own, self.wanted(limit));
-        let reached = |Scored { number, score }| RankedPassage { number, score, similarity: None };
-        let list = best.into_iter().map(reached).collect();
-        let walk = GraphTrace { missing, ..walk };
-        let tracer = self.query.explain.then(|| PathTracer::new(graph, options.variant, &seeds));
-        Ok(GraphSearchResult { walk, list, facts, shown: Some((own, tracer)) })
     }
 
     /// Asks the filter for the places of the facts to follow.
@@ -171,16 +189,16 @@ impl SearchContext<'_> {
 
     /// Returns the similarity of every passage or, in a large index, of at least the `limit` best, and the scale over
     /// all passages. In a large index a sample estimates the smallest similarity.
-    fn similar(&self, vector: &[f32], every: bool, limit: usize) -> Result<(PassageSimilarities, Scale), IndexError> {
+    fn similar(&self, vector: &[f32], limit: usize) -> Result<(PassageSimilarities, Scale), IndexError> {
         let dense = &self.index.snapshot.dense;
-        if every {
+        if self.index.snapshot.ranker.is_whole() {
             let scores = dense.scores(vector);
             let scale = Scale::of(scores.iter().copied());
-            return Ok((PassageSimilarities::Every(scores), scale));
+            return Ok((PassageSimilarities::All(scores), scale));
         }
         let best = dense.search(vector, limit.max(OWN), self.query.deadline, None)?;
         let scale = Scale::of(dense.sample(vector, SAMPLE).into_iter().chain(best.iter().map(|scored| scored.score)));
-        Ok((PassageSimilarities::Best(best), scale))
+        Ok((PassageSimilarities::Nearest(best), scale))
     }
 
     /// Returns `similar` if it contains the best `limit` allowed passages, and searches for these otherwise.
@@ -190,11 +208,11 @@ impl SearchContext<'_> {
         vector: &[f32],
         limit: usize,
     ) -> Result<PassageSimilarities, IndexError> {
-        if self.allowed.is_none() || matches!(similar, PassageSimilarities::Every(_)) {
+        if self.allowed.is_none() || matches!(similar, PassageSimilarities::All(_)) {
             return Ok(similar);
         }
         let dense = &self.index.snapshot.dense;
-        Ok(PassageSimilarities::Best(dense.search(vector, limit, self.query.deadline, self.allowed)?))
+        Ok(PassageSimilarities::Nearest(dense.search(vector, limit, self.query.deadline, self.allowed)?))
     }
 }
 
@@ -229,12 +247,12 @@ impl PassageSimilarities {
     /// Ranks passages by scaled similarity, for searches without a fact to follow.
     fn ranked(&self, scale: Scale, wanted: TopPassages<'_>) -> Vec<RankedPassage> {
         let scored = match self {
-            PassageSimilarities::Every(scores) => {
+            PassageSimilarities::All(scores) => {
                 let scored = scores.iter().zip(0..).map(|(&score, number)| Scored { number, score });
                 // Numbers that are not in use have no score.
                 wanted.best(scored.filter(|scored| !scored.score.is_nan()))
             }
-            PassageSimilarities::Best(scored) => scored.iter().take(wanted.limit).copied().collect(),
+            PassageSimilarities::Nearest(scored) => scored.iter().take(wanted.limit).copied().collect(),
         };
         let reached =
             |Scored { number, score }| RankedPassage { number, score: scale.apply(score), similarity: Some(score) };
@@ -246,12 +264,12 @@ impl PassageSimilarities {
     fn weights(&self, scale: Scale, weight: f64, words: &[(u32, f32)]) -> PassageWeights {
         let own = |score: f32| (f64::from(scale.apply(score)) * weight) as f32;
         match self {
-            PassageSimilarities::Every(scores) => {
+            PassageSimilarities::All(scores) => {
                 let mut weights: Vec<f32> = scores.iter().map(|&score| own(score)).collect();
                 words.iter().for_each(|&(number, more)| weights[number as usize] += more);
                 PassageWeights::Every(weights)
             }
-            PassageSimilarities::Best(scored) => {
+            PassageSimilarities::Nearest(scored) => {
                 let scored = scored.iter().take(OWN).map(|scored| (scored.number, own(scored.score)));
                 let mut weights: Vec<(u32, f32)> = scored.collect();
                 for &(number, more) in words {
@@ -273,11 +291,11 @@ impl GraphSearchResult<'_> {
         if let Some(score) = reached.similarity {
             path.dense = path.dense.or(Some(HitRank { rank: place + 1, score }));
         }
-        if let Some((own, tracer)) = &self.shown {
+        if let Some(WalkExplanation { weights, tracer }) = &self.explanation {
             path.graph = Some(GraphRank {
                 rank: place + 1,
                 mass: f64::from(reached.score),
-                reset: f64::from(own.of(reached.number)),
+                reset: f64::from(weights.of(reached.number)),
                 via: tracer.as_ref().map(|tracer| tracer.path_to(reached.number)).unwrap_or_default(),
             });
         }
@@ -289,10 +307,10 @@ impl GraphSearchResult<'_> {
         let pair = |candidate: &CandidateFact| (candidate.fact, candidate.score);
         let candidates = || self.facts.iter().map(pair).collect();
         // `kept` is empty without a filter too; a filter that has kept nothing leaves all its facts unmarked.
-        let filtered = self.walk.facts.iter().any(|fact| !fact.kept) || !self.walk.kept.is_empty();
-        match (filtered, self.walk.kept.as_slice()) {
+        let filtered = self.trace.facts.iter().any(|fact| !fact.kept) || !self.trace.kept.is_empty();
+        match (filtered, self.trace.kept.as_slice()) {
             (false, _) => candidates(),
-            (true, []) => self.facts.iter().take(self.walk.facts.len()).map(pair).collect(),
+            (true, []) => self.facts.iter().take(self.trace.facts.len()).map(pair).collect(),
             (true, kept) => kept.iter().map(|&place| pair(&self.facts[place])).collect(),
         }
     }

@@ -17,7 +17,7 @@ impl SearchContext<'_> {
     /// Runs `RouteRAG.search` (RouteRAG §3.1.2): reciprocal rank fusion of two lists, each twice as deep as the result.
     /// RouteRAG leaves the order of ties open; here the graph's list comes first. With the variant
     /// [`GraphVariant::Waymark`], the lists have different weights.
-    pub(super) fn by_both(&self, graph: &Graph) -> Result<Evidence, IndexError> {
+    pub(super) fn by_hybrid(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let depth = depth(self.candidates());
         let found = self.search_graph(graph, depth, self.query.graph.linking_top_k)?;
         let passages = self.passages(depth)?;
@@ -39,6 +39,6 @@ impl SearchContext<'_> {
             path
         };
         let hits = self.ranked_hits(&fused, path, &mut budget)?;
-        Ok(Evidence { walk: Some(found.walk), ..self.evidence(hits, &budget) })
+        Ok(Evidence { walk: Some(found.trace), ..self.evidence(hits, &budget) })
     }
 }

@@ -21,7 +21,7 @@ impl SearchContext<'_> {
     /// Returns the best facts (`triples` of the query), in the words of a passage, and the first passage that states
     /// each of them (at most `k`). Graph-R1 returns facts only; the passages are for citations and for measuring
     /// recall.
-    pub(super) fn by_facts(&self, graph: &Graph) -> Result<Evidence, IndexError> {
+    pub(super) fn by_hypergraph(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let vector = self.vector()?;
         self.check("the phrases were searched")?;
         let entities = graph.nearest_phrases(vector, MATCHES, |phrase| !phrase.is_empty());

@@ -23,8 +23,6 @@ use crate::kag;
 use crate::mode::Mode;
 use crate::query::Query;
 
-pub(crate) use rerank::RERANKED;
-
 /// Name of the stage that embeds the query.
 pub(crate) const EMBEDDED: &str = "the query was embedded";
 
@@ -124,10 +122,10 @@ impl Index {
         match (query.mode, self.graph()) {
             (Mode::Passage, _) => search.by_passages(),
             (Mode::Graph, Some(graph)) => search.by_graph(graph),
-            (Mode::Hybrid, Some(graph)) => search.by_both(graph),
+            (Mode::Hybrid, Some(graph)) => search.by_hybrid(graph),
             (Mode::Triples, Some(graph)) => search.by_triples(graph),
             (Mode::Kag, Some(graph)) => kag::search(self, graph, query, text, allowed),
-            (Mode::Hypergraph, Some(graph)) => search.by_facts(graph),
+            (Mode::Hypergraph, Some(graph)) => search.by_hypergraph(graph),
             _ => Err(unsupported),
         }
     }

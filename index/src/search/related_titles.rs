@@ -60,7 +60,7 @@ impl SearchContext<'_> {
             return Ok(titled);
         }
         for &passage in naming {
-            let (_, title) = self.index.snapshot.store.name(passage)?;
+            let title = self.index.snapshot.store.name(passage)?.title;
             if title_forms(&title).iter().any(|form| form == graph.phrase(phrase)) {
                 titled.push(passage);
             }

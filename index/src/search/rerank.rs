@@ -6,9 +6,6 @@ use crate::evidence::{EvidenceBudget, Hit, HitPath, RerankRank};
 use crate::mode::Mode;
 use crate::rerank::{cut_to_beginning, rerank_checked};
 
-/// Modes whose passages are reranked on request. [`Mode::Kag`] uses the reranker's scores as edge weights of its walk.
-pub(crate) const RERANKED: &[Mode] = &[Mode::Passage, Mode::Graph, Mode::Hybrid];
-
 /// Passage to return.
 struct RankedCandidate {
     /// Index among the candidates.
@@ -25,7 +22,7 @@ impl SearchContext<'_> {
     }
 
     fn reranks(&self) -> bool {
-        self.query.rerank.wanted == Some(true) && RERANKED.contains(&self.query.mode)
+        self.query.rerank.wanted == Some(true) && Mode::RERANKED.contains(&self.query.mode)
     }
 
     /// Converts candidates, pairs of a passage and its score, best first, to hits, as far as the budget reaches. `path`

@@ -23,6 +23,6 @@ impl SearchContext<'_> {
             budget.triple(|| self.index.triple_hit(graph, fact, rank, score, self.allowed)).transpose()
         });
         let triples = triples.collect::<Result<_, IndexError>>()?;
-        Ok(Evidence { triples, walk: Some(found.walk), ..self.evidence(hits, &budget) })
+        Ok(Evidence { triples, walk: Some(found.trace), ..self.evidence(hits, &budget) })
     }
 }

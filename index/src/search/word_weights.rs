@@ -19,31 +19,39 @@ const TITLED: f32 = 0.5;
 /// differ little.
 const RELATED: f32 = 0.2;
 
+/// Weights of passages by their words and titles, which join the weights by similarity.
+pub(super) struct WordWeights {
+    /// Factor of the weights by similarity, which leaves room for the words.
+    pub(super) share: f64,
+    /// Weights to add, by passage number. A number may occur twice.
+    pub(super) added: Vec<(u32, f32)>,
+}
+
 impl SearchContext<'_> {
-    /// Returns the factor that leaves room for words in the passages' own weight of `weight`, and the weights to add.
-    pub(super) fn weights_by_words(&self, graph: &Graph, weight: f64) -> Result<(f64, Vec<(u32, f32)>), IndexError> {
+    /// Weighs passages by words and titles, where `weight` is the passages' own weight.
+    pub(super) fn weights_by_words(&self, graph: &Graph, weight: f64) -> Result<WordWeights, IndexError> {
         let share = 1.0 / (1.0 + WORDS);
         // The condition does not apply, because scores must not depend on it.
         let found = self.index.snapshot.lexical.search(self.text, OWN, None)?;
         let best = found.first().map(|best| f64::from(best.score)).filter(|best| *best > 0.0).unwrap_or(1.0);
         let part = |score: f32| (f64::from(score) / best * WORDS * share * weight) as f32;
-        let mut weights: Vec<(u32, f32)> = found.iter().map(|word| (word.number, part(word.score))).collect();
+        let mut added: Vec<(u32, f32)> = found.iter().map(|word| (word.number, part(word.score))).collect();
         // A title counts twice in BM25, so passages with a named title are among the best by words.
         let mut titles: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (place, word) in found.iter().enumerate() {
-            let (_, title) = self.index.snapshot.store.name(word.number)?;
+            let title = self.index.snapshot.store.name(word.number)?.title;
             for form in title_forms(&title) {
                 titles.entry(form).or_default().push(place);
             }
         }
         for places in named(self.text, |name| titles.get(name)) {
             // Chunks of one page share its title and its weight.
-            places.iter().for_each(|&place| weights[place].1 += TITLED / places.len() as f32);
+            places.iter().for_each(|&place| added[place].1 += TITLED / places.len() as f32);
         }
         for passages in self.related_titles(graph)? {
-            weights.extend(passages.iter().map(|&number| (number, RELATED / passages.len() as f32)));
+            added.extend(passages.iter().map(|&number| (number, RELATED / passages.len() as f32)));
         }
-        Ok((share, weights))
+        Ok(WordWeights { share, added })
     }
 }
 

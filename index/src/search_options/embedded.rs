@@ -299,12 +299,15 @@ mod tests {
     #[test]
     fn a_record_has_every_option_of_its_scope() {
         let search =
-            SearchOptions { graph: Some(GraphVariant::GraphR1.into()), k: Some(2), ..SearchOptions::default() };
+            SearchOptions { graph: Some(GraphVariant::GraphRagR1.into()), k: Some(2), ..SearchOptions::default() };
         let rest = PolicyFields { format: Some("training".into()) };
         let written = serde_json::to_value(WithSearch { search, rest }).unwrap();
         let mut names: Vec<_> = SearchScope::Policy.fields().map(|field| field.name).collect();
         names.insert(0, "format");
         assert_eq!(written.as_object().unwrap().keys().collect::<Vec<_>>(), names);
-        assert_eq!((&written["graph"], &written["k"], &written["mode"]), (&json!("graph_r1"), &json!(2), &Value::Null));
+        assert_eq!(
+            (&written["graph"], &written["k"], &written["mode"]),
+            (&json!("graphrag_r1"), &json!(2), &Value::Null)
+        );
     }
 }

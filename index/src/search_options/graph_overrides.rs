@@ -15,7 +15,7 @@ use crate::options::GraphOptions;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = GraphRequest))]
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 pub struct GraphOverrides {
-    /// Algorithm of graph search: `route_rag` (the default), `hippo_rag`, `graph_r1` or `waymark`. Its other options have
+    /// Algorithm of graph search: `route_rag` (the default), `hippo_rag`, `graphrag_r1` or `waymark`. Its other options have
     /// the values published with it, unless they are set.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[cfg_attr(feature = "clap", arg(long = "graph", value_name = "VARIANT", help_heading = "Graph search"))]

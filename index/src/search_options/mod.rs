@@ -6,7 +6,6 @@
 mod embedded;
 mod field;
 mod graph_overrides;
-mod invalid;
 #[cfg(feature = "openapi")]
 mod schema;
 mod shared_condition;
@@ -16,20 +15,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::condition::Condition;
+use crate::invalid_option::InvalidOption;
 use crate::mode::{Mode, Ranking};
-use crate::options::{KagOptions, RerankOptions};
+use crate::options::{KagOptions, MAX_K, RerankOptions};
 use crate::query::{Query, TRIPLES};
-use crate::search::RERANKED;
 
 pub use embedded::{SearchFields, WithSearch};
 pub use field::{SearchField, SearchScope};
 pub use graph_overrides::GraphOverrides;
-pub use invalid::InvalidOption;
 
 use SearchScope::{Episode, Policy, Recorded, Search, Tool};
-
-/// Maximum number of passages, and of triples, that requests and policies may ask for in one search.
-pub const MAX_K: usize = 200;
 
 /// Options of a search. `None` leaves the choice to the options beneath, or else to [`query`](SearchOptions::query).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -71,7 +66,7 @@ pub struct SearchOptions {
     pub entities: Option<Vec<String>>,
     /// Joint ranking of passages and triples in the mode `kag`, as JSON with any of these fields: `{"chunks": 10,
     /// "entities": 5, "triples": 10, "damping": 0.5, "threshold": 0.5, "iterations": 20, "relevance": {"kind":
-    /// "sigmoid", "slope": 10, "centre": 0.4}}`.
+    /// "sigmoid", "slope": 10, "center": 0.4}}`.
     #[cfg_attr(feature = "clap", arg(long, value_name = "JSON", help_heading = "Graph search"))]
     pub kag: Option<KagOptions>,
     /// If `true`, reorders the best candidates of the modes `passage`, `graph` and `hybrid` by a reranker, which reads
@@ -147,7 +142,7 @@ impl SearchOptions {
         field!(kag, &[Mode::Kag], &[Search, Policy]),
         field!(rerank, WITH_RERANKER, &[Search, Episode, Recorded, Policy]),
         field!(rerank_depth, WITH_RERANKER, &[Search, Episode, Recorded, Policy]),
-        field!(rerank_cutoff, RERANKED, &[Search, Episode, Recorded, Policy]),
+        field!(rerank_cutoff, &Mode::RERANKED, &[Search, Episode, Recorded, Policy]),
         field!(filters, &Mode::ALL, &[Search, Episode, Recorded, Tool]),
         field!(explain, &Mode::ALL, &[Search]),
     ];

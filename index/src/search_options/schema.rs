@@ -77,7 +77,7 @@ fn nullable_string() -> SchemaType {
 
 /// Schema of the name of a variant.
 fn variant_name(schema_type: impl Into<SchemaType>) -> ObjectBuilder {
-    let description = "Algorithm of graph search: `route_rag`, `hippo_rag`, `graph_r1` or `waymark`.";
+    let description = "Algorithm of graph search: `route_rag`, `hippo_rag`, `graphrag_r1` or `waymark`.";
     ObjectBuilder::new().schema_type(schema_type).description(Some(description))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::PassageStore;
+use super::{PassageName, PassageStore};
 use crate::corpus::Document;
 use crate::delta::DocumentDelta;
 use crate::error::IndexError;
@@ -43,12 +43,12 @@ impl CurrentStore {
     }
 
     /// Reads ID and title of the passage with this number.
-    pub(crate) fn name(&self, number: u32) -> Result<(String, String), IndexError> {
+    pub(crate) fn name(&self, number: u32) -> Result<PassageName, IndexError> {
         match self.delta.get(number) {
             None => self.base.name(number),
             Some(document) => {
-                let name = document.map(|document| (document.id.clone(), document.title.clone()));
-                name.ok_or_else(|| self.base.broken(number))
+                let document = document.ok_or_else(|| self.base.broken(number))?;
+                Ok(PassageName { id: document.id.clone(), title: document.title.clone() })
             }
         }
     }

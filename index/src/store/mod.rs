@@ -25,6 +25,15 @@ pub(crate) use writer::StoreWriter;
 const MAGIC: [u8; 8] = *b"WMSTORE1";
 const TAIL: usize = 8 + 8 + MAGIC.len();
 
+/// ID and title of a passage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassageName {
+    /// ID from the corpus.
+    pub id: String,
+    /// Title; may be empty.
+    pub title: String,
+}
+
 /// Stored passages, memory-mapped.
 #[derive(Debug)]
 pub(crate) struct PassageStore {
@@ -74,9 +83,9 @@ impl PassageStore {
     }
 
     /// Reads ID and title of the passage with this number.
-    pub(crate) fn name(&self, number: u32) -> Result<(String, String), IndexError> {
+    pub(crate) fn name(&self, number: u32) -> Result<PassageName, IndexError> {
         let [id, title, ..] = self.fields(number)?;
-        Ok((id.to_owned(), title.to_owned()))
+        Ok(PassageName { id: id.to_owned(), title: title.to_owned() })
     }
 
     /// Reads the searchable text of the passage with this number.

@@ -66,7 +66,7 @@ fn naming(graph: &Graph, walk: &GraphTrace, scores: &Scores) -> Vec<(u32, Vec<f6
         let number = scores.shown[place];
         let fact = graph.fact(number);
         for phrase in [fact.subject, fact.object] {
-            if walk.variant == GraphVariant::GraphR1 && graph.phrase(phrase).is_empty() {
+            if walk.variant == GraphVariant::GraphRagR1 && graph.phrase(phrase).is_empty() {
                 continue;
             }
             let score = scores.score[number as usize];
@@ -131,7 +131,7 @@ fn check_linked(
                 GraphVariant::HippoRag => (mean(list) / share, mean(list) / share),
                 GraphVariant::Waymark if named.contains(phrase) => (sum(list), mean(list).max(1.0) / share),
                 GraphVariant::Waymark => (sum(list), mean(list) / share),
-                GraphVariant::RouteRag | GraphVariant::GraphR1 => (mean(list), list[list.len() - 1] / share),
+                GraphVariant::RouteRag | GraphVariant::GraphRagR1 => (mean(list), list[list.len() - 1] / share),
             };
             (*phrase, (place, linking, weight))
         })

@@ -107,7 +107,7 @@ fn masses(seen: &Seen<'_>, graph: &Graph, walk: &GraphTrace) -> Vec<f64> {
     let phrases = graph.phrases();
     let adjacency = graph.adjacency();
     let nodes = phrases + graph.passages();
-    let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphR1);
+    let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphRagR1);
     let row = |node: u32| {
         let (targets, weights) = adjacency.row(node);
         let pairs = targets.iter().copied().zip(weights.iter().map(|weight| f64::from(*weight)));

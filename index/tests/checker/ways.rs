@@ -43,7 +43,7 @@ impl Ways {
             .filter(|seed| seed.weight > 0.0)
             .filter_map(|seed| Some((graph.phrase_id(&seed.phrase)?, seed.weight)))
             .collect();
-        let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphR1);
+        let gone = graph.phrase_id("").filter(|_| walk.variant == GraphVariant::GraphRagR1);
         let phrases = graph.phrases() as u32;
         let further = |from: &HashMap<u32, f64>| {
             let mut to: HashMap<u32, f64> = HashMap::new();

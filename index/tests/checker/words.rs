@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use tantivy::tokenizer::{
     AsciiFoldingFilter, Language, LowerCaser, RemoveLongFilter, SimpleTokenizer, Stemmer, TextAnalyzer,
 };
+use unicode_normalization::UnicodeNormalization;
 use waymark_index::{Document, Index};
 
 use super::names::{names, normal};
@@ -122,10 +123,11 @@ fn counted(terms: &[String]) -> HashMap<&str, f64> {
 /// Splits a text into terms.
 fn analyzed(text: &str) -> Vec<String> {
     let words = TextAnalyzer::builder(SimpleTokenizer::default()).filter(RemoveLongFilter::limit(80));
-    let words = words.filter(LowerCaser).filter(AsciiFoldingFilter);
+    let words = words.filter(AsciiFoldingFilter).filter(LowerCaser);
     let mut analyzer = words.filter(Stemmer::new(Language::English)).build();
     let mut terms = Vec::new();
-    analyzer.token_stream(&spaced(text)).process(&mut |token| terms.push(token.text.clone()));
+    let composed: String = text.nfc().filter(|c| !('\u{300}'..='\u{36f}').contains(c)).collect();
+    analyzer.token_stream(&spaced(&composed)).process(&mut |token| terms.push(token.text.clone()));
     terms
 }
 

@@ -28,7 +28,7 @@ const REFUSED_SETTINGS: [&str; 12] = [
 /// Settings that serving supports and training does not.
 const SERVED_SETTINGS: [&str; 5] = ["use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias"];
 
-/// Initializations that change the base model's weights, so that the adapter alone does not describe what was
+/// Initializations that change the base model's weights, so the adapter alone does not describe what was
 /// trained.
 const REFUSED_INITIALIZATIONS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 

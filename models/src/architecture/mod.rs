@@ -1,13 +1,16 @@
 //! Description of the computation of a decoder: loaders fill it in, and all passes read it.
 //!
-//! `family`: the families of models, with their names in files and the features of each · `experts`: feed-forward
-//! blocks among which a router chooses a few
+//! `decoder_config`: the numbers of a decoder · `family`: the families of models, with their names in files and the
+//! features of each · `experts`: feed-forward blocks among which a router chooses a few
 
+mod decoder_config;
 mod experts;
 mod family;
 #[cfg(test)]
 mod page;
 
+pub(crate) use decoder_config::MIN_ROPE_FACTOR;
+pub use decoder_config::{DecoderConfig, RopeScaling};
 pub(crate) use experts::ExpertNames;
 pub use experts::Experts;
 pub(crate) use family::{Family, WindowPattern, simplest};

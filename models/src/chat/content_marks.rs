@@ -9,7 +9,7 @@ use super::TextSegment;
 use super::tool::TemplateInput;
 
 /// Two marker strings that occur nowhere in the conversation. Both are derived from a SHA-256 of the whole
-/// conversation, so that rendering stays deterministic and no message can contain its own marks.
+/// conversation, so rendering stays deterministic and no message can contain its own marks.
 #[derive(Debug)]
 pub(super) struct ContentMarks {
     open: String,
@@ -31,7 +31,7 @@ impl ContentMarks {
         Self { open: format!("\u{f8f0}{digits}\u{f8f1}"), close: format!("\u{f8f2}{digits}\u{f8f3}") }
     }
 
-    /// Wraps a text in marks. White space at its ends stays outside, so that a template can still trim it.
+    /// Wraps a text in marks. White space at its ends stays outside, so a template can still trim it.
     pub(super) fn around(&self, text: &str) -> String {
         let core = text.trim();
         if core.is_empty() {

@@ -73,7 +73,7 @@ impl ChatTemplate {
         Ok(Self { environment, bos: bos.to_owned(), eos: eos.to_owned(), control: Vec::new(), markers: Vec::new() })
     }
 
-    /// Sets the names of the vocabulary's control tokens, so that they cannot arise from content even where a
+    /// Sets the names of the vocabulary's control tokens, so they cannot arise from content even where a
     /// template rewrites it (see [`render_segments`](Self::render_segments)).
     #[must_use]
     pub fn with_control_tokens(mut self, names: Vec<String>) -> Self {
@@ -82,7 +82,7 @@ impl ChatTemplate {
     }
 
     /// Sets the names of the vocabulary's other added tokens that structure a conversation, such as `<tool_response>`, so
-    /// that they cannot arise from content either, unless the template itself looks for them there.
+    /// they cannot arise from content either, unless the template itself looks for them there.
     #[must_use]
     pub fn with_markers(mut self, names: Vec<String>) -> Self {
         self.markers = names;
@@ -207,7 +207,7 @@ impl ChatTemplate {
             return Ok(segments);
         }
         // Further attempts: only tokens carry a mark, so ordinary text reaches the template unchanged. A template that looks
-        // for markers in messages would see the marks in them, so that fewer and fewer carry one.
+        // for markers in messages would see the marks in them, so fewer and fewer carry one.
         let mut tried = None;
         let looked_for: [&dyn Fn(&str) -> bool; 3] = [&|_| false, &|name| THOUGHT.contains(&name), &|_| true];
         for is_looked_for in looked_for {

@@ -29,7 +29,7 @@ pub struct ToolCall {
 /// Transformation applied to every untrusted text before a template sees it.
 pub(super) type Mark<'a> = &'a dyn Fn(&str) -> String;
 
-/// Options of a prompt beside its messages.
+/// Options of a prompt other than its messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PromptOptions<'a> {
     /// Tools that the template shows.

@@ -117,10 +117,10 @@ impl<G> GraphCache<G> {
         limit: Duration,
         mut step: impl FnMut(GraphKey) -> Result<L, L::Error>,
     ) -> Result<usize, L::Error> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let missing: Vec<GraphKey> = keys.iter().copied().filter(|key| !self.graphs.contains_key(key)).collect();
         for (done, key) in missing.iter().enumerate() {
-            if begun.elapsed() >= limit {
+            if started.elapsed() >= limit {
                 return Ok(missing.len() - done);
             }
             self.capture_and_store(*key, &step(*key)?)?;

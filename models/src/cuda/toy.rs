@@ -62,7 +62,7 @@ pub(super) fn changed(config: &DecoderConfig, change: fn(&str, usize, &mut [u8])
     Weights::open(dir.path()).unwrap()
 }
 
-/// Gives each norm its own weights: in a random checkpoint all of them are 1, so that a mix-up of two norms would go
+/// Gives each norm its own weights: in a random checkpoint all of them are 1, so a mix-up of two norms would go
 /// unnoticed. Then applies `change`.
 fn vary(path: &Path, change: fn(&str, usize, &mut [u8])) {
     let bytes = fs::read(path).unwrap();

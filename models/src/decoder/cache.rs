@@ -166,7 +166,7 @@ impl KvCache {
             // Without `black_box`, the compiler could skip writing zeros to memory that is already zero.
             black_box(&mut pool.data).fill(0.0);
         }
-        // Pretends that a step wrote to every block, so that later steps remain distinguishable.
+        // Pretends that a step wrote to every block, so later steps remain distinguishable.
         self.step += 1;
         self.writers.fill((self.step, 0));
         self.touched = self.blocks;

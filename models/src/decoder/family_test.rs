@@ -168,7 +168,7 @@ fn logits_do_not_depend_on_the_positions_that_get_some() {
         let mut decoder = decoder(&path(name));
         let vocab = decoder.config().vocab;
         let mut kv = decoder.kv_cache(6);
-        // All tokens get logits, so that all of them pass through the whole last layer.
+        // All tokens get logits, so all of them pass through the whole last layer.
         let all = logits(&mut decoder, &mut kv, 0, &tokens);
         let mut kv = decoder.kv_cache(7);
         let mut batch = ForwardBatch::new();
@@ -244,6 +244,23 @@ fn variants_that_no_pass_computes_are_refused_by_name() {
     assert!(refused("phi4-mini", "partial_rotary_factor", 1.0.into()).contains("rope factors"));
     assert!(refused("mistral", "model_type", "llama4".into()).contains("chunked attention"));
     assert!(refused("mistral", "model_type", "qwen3_next".into()).contains("linear attention"));
+}
+
+#[test]
+fn malformed_rope_parameters_are_refused_by_name() {
+    let wrong = serde_json::json!({"rope_type": "linear", "factor": "8"});
+    let plain = serde_json::json!({"rope_theta": 1e4});
+    for (value, word) in [
+        (serde_json::json!({"full_attention": wrong, "sliding_attention": plain}), "full_attention.factor: invalid"),
+        (serde_json::json!({"full_attention": plain, "sliding_attention": 1}), "sliding_attention is not an object"),
+        (serde_json::json!({"full_attention": plain}), "has no sliding_attention"),
+        (serde_json::json!({"sliding_attention": plain}), "has no full_attention"),
+        (wrong, "rope_parameters.factor: invalid"),
+    ] {
+        let error = refused("gemma3", "rope_parameters", value);
+        assert!(error.contains("config.json") && error.contains("rope_parameters"), "{error}");
+        assert!(error.contains(word), "{error}, expected {word}");
+    }
 }
 
 /// Writes an adapter of rank 2 with the given tensors.

@@ -32,7 +32,7 @@ impl LoadedMatrices {
     ) -> Result<Self, ModelError> {
         let mut names = vec!["model.embed_tokens.weight"];
         names.extend((!config.tied_embeddings).then_some("lm_head.weight"));
-        // The vocabulary matrices, which may be larger than several layers, come first, so that no thread waits for
+        // The vocabulary matrices, which may be larger than several layers, come first, so no thread waits for
         // them at the end.
         let parts = team.map(names.len() + config.layers, &|index| {
             let part = match names.get(index) {

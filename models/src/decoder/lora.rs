@@ -223,7 +223,7 @@ fn expand(team: &Team, delta: &SiteUpdate, rows: &[usize], small: &[f32], y: &mu
                 range.start
             };
             // SAFETY: in bounds by the assertion; units, rows and projections are disjoint.
-            unsafe { expand.add(unit, (&small[part.first..], stride), rows.len(), &base, &at) };
+            unsafe { expand.add(unit, &small[part.first..], stride, rows.len(), &base, &at) };
             break;
         }
     });

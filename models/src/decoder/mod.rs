@@ -5,7 +5,6 @@
 //! attention, and in two passes over tokens per layer. Activation memory is reused from step to step.
 
 mod cache;
-mod config;
 mod experts;
 #[cfg(test)]
 mod family_test;
@@ -28,11 +27,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use cache::{KvCache, KvKind};
-pub(crate) use config::MIN_ROPE_FACTOR;
-pub use config::{DecoderConfig, RopeScaling};
 pub(crate) use experts::ExpertRoutes;
 pub use step_clock::{StepClock, StepPhase};
 
+pub use crate::architecture::{DecoderConfig, RopeScaling};
 use crate::batch::{AdapterSlot, BLOCK, ForwardBatch, Logits};
 use crate::kernel::attention::{Attention, HeadLayout};
 use crate::kernel::{Packed, Team};

@@ -41,7 +41,7 @@ pub(super) struct StepScratch {
 }
 
 impl Decoder {
-    /// Validates everything that a batch refers to, so that the step itself cannot fail or overwrite another row's
+    /// Validates everything that a batch refers to, so the step itself cannot fail or overwrite another row's
     /// cache.
     pub(super) fn check(&self, batch: &ForwardBatch, kv: &mut KvCache) -> Result<(), ModelError> {
         if kv.heads() != self.heads() || kv.layers() != self.config.layers {
@@ -50,7 +50,7 @@ impl Decoder {
         if let Some(token) = batch.tokens().iter().find(|&&token| token as usize >= self.config.vocab) {
             return Err(ModelError::Input(format!("token {token} is outside the vocabulary of {}", self.config.vocab)));
         }
-        // Every block that this step writes is claimed once, so that two rows cannot overwrite each other.
+        // Every block that this step writes is claimed once, so two rows cannot overwrite each other.
         kv.begin_step();
         for (index, row) in batch.rows().iter().enumerate() {
             self.check_row(row, batch.table(row), kv)
@@ -136,7 +136,7 @@ impl Decoder {
         scratch.groups.apply(team, slots, (index, Site::Qkv), input, &mut scratch.qkv, &|part| columns[part]);
         clock.lap(StepPhase::Adapters);
         match kv.layer_mut(index) {
-            // The precision is matched once per layer, so that the inner loops are compiled for one type.
+            // The precision is matched once per layer, so the inner loops are compiled for one type.
             LayerMut::F32(cache) => self.rotate_into(index, cache),
             LayerMut::F16(cache) => self.rotate_into(index, cache),
             LayerMut::Int8(cache) => self.rotate_into(index, cache),
@@ -172,7 +172,7 @@ impl Decoder {
         let hidden = config.hidden;
         let tokens = wanted.tokens().len();
         let queries = layers[index].qkv.columns(0, scratch.places.len());
-        // Rows move to the front in ascending order, so that no row is overwritten before it has moved.
+        // Rows move to the front in ascending order, so no row is overwritten before it has moved.
         for (to, from) in batch.rows().iter().flat_map(wanted_tokens).enumerate() {
             scratch.places[to] = scratch.places[from];
             scratch.stream.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
@@ -225,7 +225,7 @@ impl Decoder {
             clock.lap(StepPhase::Adapters);
             return;
         };
-        // The input of the block is no longer needed, so that its buffer can hold the output.
+        // The input of the block is no longer needed, so its buffer can hold the output.
         let output = &mut scratch.normed;
         matrix.matmul(team, inner, tokens, output);
         clock.lap(phase);

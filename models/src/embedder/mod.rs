@@ -81,7 +81,7 @@ impl Embedder {
         let encoder = source.load(dir, team, &mut hash)?;
         // The length limit changes the vectors, but comes from another file or from the default.
         hash.update((shape.max_pieces as u64).to_le_bytes());
-        // Mean pooling adds nothing to the hash, so that the IDs in older indexes stay valid.
+        // Mean pooling adds nothing to the hash, so the IDs in older indexes stay valid.
         if pooling != Pooling::Mean {
             hash.update(format!("{pooling:?}"));
         }

@@ -116,7 +116,7 @@ impl AttentionHead<'_> {
         let count = self.qkv.len() / (3 * self.width);
         self.copy_values(&mut buffers.values);
         for first in (0..wanted).step_by(PANEL) {
-            // Includes queries that are not wanted, so that a block reads the same keys however many are.
+            // Includes queries that are not wanted, so a block reads the same keys however many are.
             let block = first..count.min(first + PANEL);
             let rows = first..wanted.min(block.end);
             let near = self.near(first, count).start..self.near(block.end - 1, count).end;

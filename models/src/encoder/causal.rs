@@ -1,4 +1,4 @@
-//! Decoders as encoders (Qwen3-Embedding). Pieces attend to earlier ones only, so that the last piece has read the
+//! Decoders as encoders (Qwen3-Embedding). Pieces attend to earlier ones only, so the last piece has read the
 //! whole text.
 //!
 //! The layers are those of [`Decoder`], which also serves policies.

@@ -10,7 +10,7 @@ use super::json_file::parse;
 use super::text_length::FEWEST_PIECES;
 use crate::ModelError;
 
-/// Maximum of every size in `config.json`, so that a product of two sizes and a small factor does not overflow.
+/// Maximum of every size in `config.json`, so a product of two sizes and a small factor does not overflow.
 const LARGEST: usize = 1 << 26;
 
 /// `config.json`, with the names that most families use.

@@ -63,7 +63,7 @@ pub(crate) struct Encoder {
     body: EncoderBody,
     hidden: usize,
     team: Arc<Team>,
-    /// Held by the caller whose pass is next. Waiting for the buffers happens under this lock, so that a long
+    /// Held by the caller whose pass is next. Waiting for the buffers happens under this lock, so a long
     /// batch, which asks for them again at once, cannot overtake waiting callers.
     next: Mutex<()>,
     buffers: Mutex<EncoderBuffers>,
@@ -134,7 +134,7 @@ impl Encoder {
         let mut rest = sequences;
         while !rest.is_empty() {
             let (pass, later) = rest.split_at(pass_len(rest));
-            // Locked anew for each pass, so that a query waits for one pass of a long batch, not for all of it. A text
+            // Locked again for each pass, so a query waits for one pass of a long batch, not for all of it. A text
             // longer than the limit of a pass is a pass of its own.
             let mut buffers = self.turn();
             match &self.body {
@@ -154,7 +154,7 @@ impl Encoder {
     }
 
     /// Converts the linear maps to bytes if needed, and returns the proof that the CPU can compute with them. `None`
-    /// computes in `f32`. Takes no lock, so that other callers can run passes meanwhile.
+    /// computes in `f32`. Takes no lock, so other callers can run passes meanwhile.
     fn byte_support(&self, arithmetic: EncoderArithmetic) -> Option<ByteSupport> {
         let EncoderBody::Bert(body) = &self.body else { return None };
         let support = ByteSupport::detect().filter(|_| arithmetic == EncoderArithmetic::Bytes)?;

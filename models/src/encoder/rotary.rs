@@ -12,7 +12,7 @@ use super::gate::{ActivatedHalf, Gate, GateActivation};
 use super::json_file::parse;
 use super::modern::MAX_POSITIONS;
 use crate::ModelError;
-use crate::decoder::{MIN_ROPE_FACTOR, RopeScaling};
+use crate::architecture::{MIN_ROPE_FACTOR, RopeScaling};
 use crate::kernel::rope::Rope;
 
 /// Base of NomicBERT's rotations where its configuration states none.

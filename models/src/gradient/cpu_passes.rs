@@ -45,7 +45,7 @@ impl CpuPasses {
         let (mut network, table) = Loader::new(weights, tune, arithmetic)?.load()?;
         // The initial values of an adapter are not in the checkpoint, so its matrices are packed here.
         network.repack(&team, &table.values);
-        // The smallest tables are part of the loaded learner, so that passes over short sequences allocate none.
+        // The smallest tables are part of the loaded learner, so passes over short sequences allocate none.
         let mut ropes = Ropes::new(&config);
         ropes.reserve(1);
         let passes = Self {

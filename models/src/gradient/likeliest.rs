@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn logits() -> impl Strategy<Value = Vec<f32>> {
-        // Few distinct values, so that ties occur.
+        // Few distinct values, so ties occur.
         prop::collection::vec((-8i8..8).prop_map(|value| f32::from(value) / 2.0), 1..60)
     }
 

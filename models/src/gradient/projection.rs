@@ -198,7 +198,7 @@ impl Projection {
             TrainedPart::Adapter(delta) => {
                 // The buffer has room for the largest rank; modules may differ in theirs.
                 let dsmall = &mut dsmall[..count * delta.rank];
-                // `expand` holds s·B, so that this product is dh itself; dB uses the unscaled dy and needs the factor
+                // `expand` holds s·B, so this product is dh itself; dB uses the unscaled dy and needs the factor
                 // again.
                 matmul(team, dy, count, &delta.expand[1], dsmall);
                 outer::add(team, count, dy, small, delta.scale, &mut gradients[delta.b.clone()]);

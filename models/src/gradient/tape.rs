@@ -272,7 +272,7 @@ impl PassScratch {
         let kv = tokens * config.kv_width();
         let draw = if config.architecture.qk_norm != QkNorm::None { q } else { 0 };
         let small = tokens * size.ranks.into_iter().max().unwrap_or(0);
-        // The gradient needs a buffer of its own only while a stream is recomputed beside it.
+        // The gradient needs a buffer of its own only while a stream is recomputed at the same time.
         let dstream = if size.again() { tokens * hidden } else { 0 };
         let last = targets * hidden;
         let experts = config.architecture.experts.as_ref();

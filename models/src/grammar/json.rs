@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 32;
 const SETTINGS_KEY: &str = "x-guidance";
 
 impl Json {
-    /// The schema in the form that llguidance expects. White space is bounded, so that no output can grow without
+    /// The schema in the form that llguidance expects. White space is bounded, so no output can grow without
     /// adding content, and escapes of any character are allowed, for outputs in which a character must not appear
     /// verbatim. Objects are closed ([`close_objects`]).
     ///
@@ -49,7 +49,7 @@ impl Json {
         if bytes > MAX_BYTES {
             return refuse(&format!("the schema has {bytes} bytes: at most {MAX_BYTES} are allowed"));
         }
-        // Closing comes last, so that the added keywords do not count toward the limits of depth and size.
+        // Closing comes last, so the added keywords do not count toward the limits of depth and size.
         close_objects(&mut schema);
         Ok(schema)
     }

@@ -33,7 +33,7 @@ impl RequestForms {
         form: &OutputForm,
         compile: impl FnOnce() -> Result<Grammar, GrammarError>,
     ) -> Result<Grammar, GrammarError> {
-        // The lock is held while a form is compiled, so that no other thread compiles it as well. It guards no state
+        // The lock is held while a form is compiled, so no other thread compiles it as well. It guards no state
         // that a panic could leave half-written.
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if Instant::now() >= self.until {

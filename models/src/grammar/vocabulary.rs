@@ -20,6 +20,9 @@ use crate::tokenizer::TokenBytes;
 /// optimization. Memory is taken only for the part that is used.
 const STACK: usize = if cfg!(debug_assertions) { 512 << 20 } else { 64 << 20 };
 
+/// Length of the longest token that may occur in an output, in bytes. The trie has no room for deeper nodes.
+const LONGEST_TOKEN: usize = 1 << 10;
+
 /// Tokens of a model, prepared for grammars. Construction takes tens of milliseconds for 50,000 tokens; clones are
 /// cheap.
 #[derive(Clone)]
@@ -37,7 +40,7 @@ impl fmt::Debug for Vocabulary {
 
 impl Vocabulary {
     /// Creates a vocabulary from the bytes of each token. Any token of `eos` ends an output. Control tokens have no
-    /// bytes and never occur in an output.
+    /// bytes and never occur in an output, and neither do tokens of more than 1,024 bytes.
     ///
     /// # Errors
     /// [`GrammarError::Vocabulary`] when no token can end an output.
@@ -47,7 +50,8 @@ impl Vocabulary {
         let Some(&first) = eos.first() else {
             return Err(GrammarError::Vocabulary("no token ends a text".into()));
         };
-        let words: Vec<Vec<u8>> = (0..size).map(|id| tokens.get(id).to_vec()).collect();
+        let word = |id: u32| Some(tokens.get(id)).filter(|bytes| bytes.len() <= LONGEST_TOKEN).unwrap_or_default();
+        let words: Vec<Vec<u8>> = (0..size).map(|id| word(id).to_vec()).collect();
         let trie = TokTrie::from(&TokRxInfo::new(size, first), &words).with_eos_tokens(&eos);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let slices = SlicedBiasComputer::general_slices();
@@ -167,6 +171,20 @@ mod tests {
         let refused = vocabulary.for_request(Instant::now()).compile(&Json::Object).unwrap_err();
         assert!(refused.to_string().contains("too long"), "{refused}");
         assert!(vocabulary.compile(&Json::Object).is_ok());
+    }
+
+    #[test]
+    fn a_token_that_is_too_long_for_the_trie_is_never_allowed() {
+        let mut table = TokenBytes::clone(&Tokenizer::bytes().table());
+        let first = table.len() as u32;
+        for length in [LONGEST_TOKEN, LONGEST_TOKEN + 1, 5 * LONGEST_TOKEN] {
+            table.push(&vec![b'a'; length], false);
+        }
+        let vocabulary = Vocabulary::new(&table, &[257]).unwrap();
+        let grammar = vocabulary.compile_form(&OutputForm::Regex("a*".to_owned())).unwrap();
+        let mask = grammar.begin().allowed().unwrap();
+        assert!(mask.allows(u32::from(b'a')));
+        assert_eq!([first, first + 1, first + 2].map(|id| mask.allows(id)), [true, false, false]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl ByteSupport {
     }
 
     /// Rounds a row of activations to bytes. The smallest and the largest byte stand for the row's smallest and largest
-    /// value. A row with a value that is not finite gets a scale that is not finite, so that none of its results are
+    /// value. A row with a value that is not finite gets a scale that is not finite, so none of its results are
     /// finite.
     pub(super) fn round(self, row: &[f32], to: &mut [u32]) -> ByteScale {
         assert!(row.len().div_ceil(4) == to.len(), "a quad for each four values");

@@ -4,7 +4,7 @@
 //! [`super::matmul()`] on CPUs that multiply bytes: AVX512-VNNI, where it was measured, or FEAT_DotProd or FEAT_I8MM.
 //!
 //! The weights of an output share a scale; the activations of a row a scale and a zero point. Sums of products of bytes
-//! are exact, so that a row's result depends neither on its batch nor on the number of threads.
+//! are exact, so a row's result depends neither on its batch nor on the number of threads.
 
 use std::fmt;
 

@@ -18,7 +18,7 @@ pub(crate) enum Direction {
     Backward,
 }
 
-/// A packed matrix and a direction. Weights are unpacked piece by piece, so that no transpose is ever stored.
+/// A packed matrix and a direction. Weights are unpacked piece by piece, so no transpose is ever stored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DirectedMatrix<'a> {
     w: &'a Packed,

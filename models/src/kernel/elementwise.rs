@@ -321,7 +321,7 @@ const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
 /// Computes `eˣ = 2ⁿ · eʳ` with n the nearest integer to x / ln 2 and |r| ≤ ln 2 / 2; eʳ is its Taylor polynomial
-/// of degree 7, whose remainder is below 1e-8 there. Branch-free, so that loops over it vectorize.
+/// of degree 7, whose remainder is below 1e-8 there. Branch-free, so loops over it vectorize.
 #[inline(always)]
 pub(super) fn exp_one<const FUSED: bool>(x: f32) -> f32 {
     let bounded = x.clamp(-87.3, 88.7);

@@ -1,7 +1,7 @@
 //! Sixteen 32-bit lanes for integer dot products, each lane an `i32` or a pair of `i16`.
 //!
 //! The counterpart of [`Lanes`] for integers: a kernel is written once over [`IntLanes`] and compiled for each
-//! instruction set, inside a function that enables it. Integer sums are exact, so that all implementations agree to
+//! instruction set, inside a function that enables it. Integer sums are exact, so all implementations agree to
 //! the last bit.
 
 use super::lanes::{LANES, Lanes};

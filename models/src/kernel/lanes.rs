@@ -1,7 +1,7 @@
 //! Sixteen `f32` lanes: one register of AVX-512, two of AVX2, four of NEON, or an array where none exists.
 //!
 //! A kernel is written once over [`Lanes`] and compiled for each implementation, inside a function that enables the
-//! instruction set. Everything here and in such a kernel is `inline(always)`, so that it is inlined into that function.
+//! instruction set. Everything here and in such a kernel is `inline(always)`, so it is inlined into that function.
 
 use half::f16;
 

@@ -1,6 +1,6 @@
 //! Memory layout of packed weight matrices.
 //!
-//! Outputs are grouped in panels of [`PANEL`]. A panel is contiguous and runs along the input dimension, so that a
+//! Outputs are grouped in panels of [`PANEL`]. A panel is contiguous and runs along the input dimension, so a
 //! matrix multiplication reads memory strictly forward. In the float forms, each input index has [`PANEL`] values,
 //! one per output. In the block forms, each [`BLOCK`] input indices have these parts in sequence:
 //!

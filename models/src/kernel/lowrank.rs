@@ -180,20 +180,23 @@ impl WideMatrix {
     pub(crate) unsafe fn add(
         &self,
         unit: usize,
-        (x, stride): (&[f32], usize),
+        x: &[f32],
+        stride: usize,
         rows: usize,
         y: &Base<f32>,
         place: &dyn Fn(usize) -> usize,
     ) {
         // SAFETY: guaranteed by the caller.
-        unsafe { self.add_with(Isa::best(), unit, (x, stride), rows, y, place) }
+        unsafe { self.add_with(Isa::best(), unit, x, stride, rows, y, place) }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "as `add`, on one instruction set")]
     unsafe fn add_with(
         &self,
         isa: Isa,
         unit: usize,
-        (x, stride): (&[f32], usize),
+        x: &[f32],
+        stride: usize,
         rows: usize,
         y: &Base<f32>,
         place: &dyn Fn(usize) -> usize,
@@ -385,7 +388,7 @@ mod tests {
                 let base = Base(y.as_mut_ptr());
                 for unit in 0..wide.units(rows) {
                     // SAFETY: every place is a row of `y`, and the indices are distinct.
-                    unsafe { wide.add_with(isa, unit, (&small, padded), rows, &base, &|i| indices[i] * long) };
+                    unsafe { wide.add_with(isa, unit, &small, padded, rows, &base, &|i| indices[i] * long) };
                 }
                 for (i, &row) in indices.iter().enumerate() {
                     for r in 0..rank {

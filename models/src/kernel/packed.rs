@@ -20,7 +20,7 @@ pub struct Packed {
     lines: Box<[CacheLine]>,
 }
 
-/// A cache line as unit of memory, so that every panel and every block part is aligned to one.
+/// A cache line as unit of memory, so every panel and every block part is aligned to one.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct CacheLine(pub(super) [u8; 64]);
@@ -97,7 +97,7 @@ impl Packed {
     /// Packs all rows, panel by panel.
     fn fill(&mut self, kind: GgmlKind, rows: &[&[u8]]) {
         let Self { inn, form, .. } = *self;
-        // Packs a few blocks of all rows of a panel at a time, so that their destination stays in the first-level
+        // Packs a few blocks of all rows of a panel at a time, so their destination stays in the first-level
         // cache.
         let blocks = (BLOCK / kind.block_size()).max(1);
         let place = form.panel_bytes(blocks * kind.block_size());
@@ -137,7 +137,7 @@ impl Packed {
 
     fn empty(out: usize, inn: usize, form: Form) -> Self {
         let bytes = out.div_ceil(PANEL) * form.panel_bytes(inn);
-        // Zeros in the padding of the last panel add nothing to any sum, so that kernels need no tail case.
+        // Zeros in the padding of the last panel add nothing to any sum, so kernels need no tail case.
         Self { out, inn, form, lines: vec![CacheLine([0; 64]); bytes.div_ceil(64)].into() }
     }
 

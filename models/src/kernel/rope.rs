@@ -5,7 +5,7 @@
 
 use std::f32::consts::PI;
 
-use crate::decoder::RopeScaling;
+use crate::architecture::RopeScaling;
 
 /// Table of cosines and sines per position, extended as positions are first used.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Rope {
                 };
                 let low = turns(*beta_fast).floor().max(0.0);
                 let high = turns(*beta_slow).ceil().min(dim as f32 - 1.0);
-                // `transformers` avoids the division by zero with the same constant, so that results agree to the bit.
+                // `transformers` avoids the division by zero with the same constant, so results agree to the bit.
                 let width = if high == low { 0.001 } else { high - low };
                 plain
                     .enumerate()
@@ -98,7 +98,7 @@ impl Rope {
         for (((left, right), cos), sin) in left.iter_mut().zip(right).zip(cos).zip(sin) {
             let x = *left;
             let y = *right;
-            // A rotation is orthogonal, so that its transpose is the rotation by the negative angle.
+            // A rotation is orthogonal, so its transpose is the rotation by the negative angle.
             let sin = if BACK { -*sin } else { *sin };
             *left = x * cos - y * sin;
             *right = y * cos + x * sin;

@@ -30,7 +30,7 @@ type Body<'a> = dyn Fn(usize, usize) + Sync + 'a;
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// Held for the length of one region, so that concurrent callers take turns.
+    /// Held for the length of one region, so concurrent callers take turns.
     turn: Mutex<()>,
     /// Number of items claimed in the current [`sweep`](Self::sweep), per thread.
     cursors: Box<[CacheAligned<AtomicUsize>]>,
@@ -137,7 +137,7 @@ impl Team {
     }
 
     /// Working memory of at least `lines` cache lines, with arbitrary content, for thread `worker` in its body of a
-    /// [`sweep`](Self::sweep). The memory is kept, so that a similar region allocates nothing. Only concurrent callers
+    /// [`sweep`](Self::sweep). The memory is kept, so a similar region allocates nothing. Only concurrent callers
     /// of a team of one thread, which otherwise do not take turns, ever wait for it.
     pub(super) fn memory(&self, worker: usize, lines: usize) -> MutexGuard<'_, Vec<packed::CacheLine>> {
         let mut memory = lock(&self.memories[worker].0);

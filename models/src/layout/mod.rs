@@ -38,7 +38,7 @@ impl ModelLayout {
         let ends = |end: &str| path.extension().is_some_and(|extension| extension == end);
         if path.is_file() {
             return match ends("safetensors") {
-                true => ModelLayout::HuggingFace(path.parent().unwrap_or(Path::new("")).to_owned()),
+                true => ModelLayout::hugging_face(path.parent().unwrap_or(Path::new(""))),
                 false if ends("gguf") => ModelLayout::Gguf(path.to_owned()),
                 false => foreign::of_file(path).map_or(ModelLayout::Unknown, ModelLayout::Foreign),
             };
@@ -46,10 +46,7 @@ impl ModelLayout {
         let names = names(path);
         let has = |name: &str| names.contains(name);
         if has("config.json") && (has("model.safetensors") || has(ShardIndex::FILE)) {
-            return match quantized::of(path) {
-                Some(foreign) => ModelLayout::Foreign(foreign),
-                None => ModelLayout::HuggingFace(path.to_owned()),
-            };
+            return ModelLayout::hugging_face(path);
         }
         if has("adapter_config.json") && has("adapter_model.safetensors") {
             return ModelLayout::Adapter(path.to_owned());
@@ -59,6 +56,14 @@ impl ModelLayout {
             return ModelLayout::Gguf(path.join(file));
         }
         foreign::of_folder(path, &names).map_or(ModelLayout::Unknown, ModelLayout::Foreign)
+    }
+
+    /// Layout of the checkpoint in `dir`, which must be converted if it is quantized.
+    fn hugging_face(dir: &Path) -> ModelLayout {
+        match quantized::of(dir) {
+            Some(foreign) => ModelLayout::Foreign(foreign),
+            None => ModelLayout::HuggingFace(dir.to_owned()),
+        }
     }
 
     /// Returns `true` if the layout holds the weights of a whole model, even if they must be converted first.
@@ -183,6 +188,11 @@ mod tests {
             let refused = ModelLayout::check(dir.path()).unwrap_err().to_string();
             for word in words {
                 assert!(refused.contains(word), "{files:?}: {refused}");
+            }
+            let file = dir.path().join("model.safetensors");
+            if file.exists() {
+                let refused = ModelLayout::check(&file).unwrap_err().to_string();
+                assert!(refused.contains(words[0]), "{files:?}: {refused}");
             }
         }
         ModelLayout::check(folder(&[("README.md", "")]).path()).unwrap();

@@ -11,6 +11,7 @@ use hf_hub::{Cache, Repo, RepoType};
 use super::store::{Store, digest};
 use super::{Progress, PullError, PullOptions};
 use crate::catalog::{self, is_plain};
+use crate::weights::ShardIndex;
 
 /// Timeout for connecting to the hub: a machine without access should try the next source soon.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(6);
@@ -49,7 +50,15 @@ pub(super) fn pull(
 ) -> Result<PathBuf, PullError> {
     let store = Store::new(&cache.join("hub"), &id.folder());
     fetch_unknown(id, "main", &store, options, progress)?;
-    Ok(id.file.as_ref().map_or(store.folder().to_owned(), |file| store.path(file)))
+    Ok(id.file.as_ref().map_or_else(|| place(&store), |file| store.path(file)))
+}
+
+/// Path of a whole repository: its folder, unless opening the folder would miss a GGUF in a subfolder.
+fn place(store: &Store) -> PathBuf {
+    match store.recorded().as_slice() {
+        [file] if file.path.ends_with(".gguf") && file.path.contains('/') => store.path(&file.path),
+        _ => store.folder().to_owned(),
+    }
 }
 
 /// Fetches a repository of the catalog whose files the catalog does not list.
@@ -59,8 +68,9 @@ pub(super) fn pull_unpinned(
     store: &Store,
     options: &PullOptions,
     progress: &dyn Progress,
-) -> Result<(), PullError> {
-    fetch_unknown(&RepoId { repo: repo.to_owned(), file: None }, revision, store, options, progress)
+) -> Result<PathBuf, PullError> {
+    fetch_unknown(&RepoId { repo: repo.to_owned(), file: None }, revision, store, options, progress)?;
+    Ok(place(store))
 }
 
 /// Fetches files whose hashes are not known beforehand. Large files are checked against the SHA-256 that the hub
@@ -77,7 +87,7 @@ fn fetch_unknown(
         return Ok(());
     }
     let _lock = store.lock(progress)?;
-    if store.is_complete() {
+    if store.is_complete() || adopt_recorded(id, store, progress) {
         return Ok(());
     }
     let pinned = store.commit();
@@ -92,22 +102,33 @@ fn fetch_unknown(
             (hub, names, Some(commit))
         }
     };
-    if let Some(name) = names.iter().find(|name| !is_plain(name)) {
-        return Err(hub.failed(format!("{name:?} is not a path that can be stored")));
-    }
-    let mut files = Vec::new();
-    for name in &names {
-        let file = hub.download_unknown(name, store, progress)?;
-        if pinned.is_some() {
-            store.check_recorded(&file, &format!("hub {}", id.repo))?;
-        }
-        files.push(file);
+    let is_pinned = pinned.is_some();
+    let mut files = hub.download_all(&names, is_pinned, store, progress)?;
+    if id.file.is_none() && names.iter().any(|name| name == ShardIndex::FILE) {
+        let shards = hub.shards(store)?;
+        files.extend(hub.download_all(&shards, is_pinned, store, progress)?);
     }
     if let Some(commit) = commit {
         store.pin(&commit)?;
         tracing::info!(repository = id.repo, commit, "pinned");
     }
     store.finish(&files)
+}
+
+/// Verifies files that were recorded and have other modification times, as copies have. Returns `true` if all of them
+/// have the recorded hashes, so nothing must be downloaded.
+fn adopt_recorded(id: &RepoId, store: &Store, progress: &dyn Progress) -> bool {
+    let known = store.recorded();
+    if known.is_empty() {
+        return false;
+    }
+    match store.adopt(&known, progress) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(repository = id.repo, %error, "a cached file is missing or wrong: downloading again");
+            false
+        }
+    }
 }
 
 /// Fetches the files of a catalog entry.
@@ -148,13 +169,11 @@ const VOCABULARY: [&str; 5] =
     ["vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json", "special_tokens_map.json"];
 /// Name of unsharded weights.
 const SINGLE_WEIGHTS: &str = "model.safetensors";
-/// Name of the index that maps each tensor to its shard.
-const SHARD_INDEX: &str = "model.safetensors.index.json";
 
 /// Removes files of another commit that an interrupted attempt left and that the current commit does not have:
 /// loading would read them. Shards stay, because only those named by the index are loaded.
 fn remove_stale_files(store: &Store, names: &[String]) -> Result<(), PullError> {
-    let known = SMALL_FILES.iter().chain(&VOCABULARY).chain(&[SINGLE_WEIGHTS, SHARD_INDEX]);
+    let known = SMALL_FILES.iter().chain(&VOCABULARY).chain(&[SINGLE_WEIGHTS, ShardIndex::FILE]);
     for name in known.filter(|name| !names.iter().any(|kept| kept == *name)) {
         let path = store.path(name);
         match fs::remove_file(&path) {
@@ -165,20 +184,18 @@ fn remove_stale_files(store: &Store, names: &[String]) -> Result<(), PullError> 
     Ok(())
 }
 
-/// Selects the files to download from all files of a repository.
+/// Selects the files to download from all files of a repository. Shards are not among them: their index names them.
 fn select_files(all: &[String]) -> Result<Vec<String>, String> {
     let has = |name: &str| all.iter().any(|file| file == name);
     let mut files: Vec<String> = SMALL_FILES.iter().filter(|name| has(name)).map(|name| (*name).to_owned()).collect();
     if !has("tokenizer.json") {
         files.extend(VOCABULARY.iter().filter(|name| has(name)).map(|name| (*name).to_owned()));
     }
-    let is_shard = |file: &str| file.starts_with("model-") && file.ends_with(".safetensors") && !file.contains('/');
     // Loading prefers the single file too.
     if has(SINGLE_WEIGHTS) {
         files.push(SINGLE_WEIGHTS.to_owned());
-    } else if has(SHARD_INDEX) {
-        files.push(SHARD_INDEX.to_owned());
-        files.extend(all.iter().filter(|file| is_shard(file)).cloned());
+    } else if has(ShardIndex::FILE) {
+        files.push(ShardIndex::FILE.to_owned());
     } else if !has("adapter_model.safetensors") {
         let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
         return match gguf.as_slice() {
@@ -205,7 +222,7 @@ struct Hub {
 impl Hub {
     fn open(id: &str, revision: &str, store: &Store, options: &PullOptions) -> Result<Self, PullError> {
         let failed = |reason: String| PullError::Hub { id: id.to_owned(), reason };
-        // The hub cache lies on the same disk as the weight cache, so that a finished download is moved by a
+        // The hub cache lies on the same disk as the weight cache, so a finished download is moved by a
         // rename.
         let cache = store.partial().join("hub");
         let mut builder = ApiBuilder::from_cache(Cache::new(cache.clone()))
@@ -213,7 +230,8 @@ impl Hub {
             .with_retries(2)
             .with_token(options.token.clone());
         if let Some(endpoint) = &options.hub {
-            builder = builder.with_endpoint(endpoint.clone());
+            // `hf-hub` appends paths that begin with a slash.
+            builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
         }
         let api = builder.build().map_err(|error| failed(error.to_string()))?;
         let repo = model(id, revision);
@@ -304,6 +322,35 @@ impl Hub {
         }
     }
 
+    /// Downloads files without known hashes. If they are `pinned`, a file that differs from its record is refused.
+    fn download_all(
+        &self,
+        names: &[String],
+        pinned: bool,
+        store: &Store,
+        progress: &dyn Progress,
+    ) -> Result<Vec<catalog::File>, PullError> {
+        if let Some(name) = names.iter().find(|name| !is_plain(name)) {
+            return Err(self.failed(format!("{name:?} is not a path that can be stored")));
+        }
+        let mut files = Vec::new();
+        for name in names {
+            let file = self.download_unknown(name, store, progress)?;
+            if pinned {
+                store.check_recorded(&file, &format!("hub {}", self.id))?;
+            }
+            files.push(file);
+        }
+        Ok(files)
+    }
+
+    /// Files that the downloaded index of shards names.
+    fn shards(&self, store: &Store) -> Result<Vec<String>, PullError> {
+        let index = ShardIndex::read(store.folder()).map_err(|error| self.failed(error.to_string()))?;
+        let names = index.as_ref().map(ShardIndex::files).unwrap_or_default();
+        Ok(names.into_iter().map(str::to_owned).collect())
+    }
+
     /// Downloads a file without a known hash. The hub reports the SHA-256 of large files only.
     fn download_unknown(&self, name: &str, store: &Store, progress: &dyn Progress) -> Result<catalog::File, PullError> {
         let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))?;
@@ -327,7 +374,7 @@ fn model(id: &str, revision: &str) -> Repo {
     Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned())
 }
 
-/// Returns `true` if the partial file itself prevents resuming: it is at least as long as the file, so that the hub
+/// Returns `true` if the partial file itself prevents resuming: it is at least as long as the file, so the hub
 /// has no remainder to send. All other errors can be resumed.
 fn cannot_resume(error: &ApiError) -> bool {
     match error {
@@ -382,7 +429,7 @@ mod tests {
         let all = list(&["README.md", "config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"]);
         assert_eq!(select_files(&all).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         let all = list(&["model-00001-of-00002.safetensors", "model.safetensors.index.json", "x/model-1.safetensors"]);
-        assert_eq!(select_files(&all).unwrap(), ["model.safetensors.index.json", "model-00001-of-00002.safetensors"]);
+        assert_eq!(select_files(&all).unwrap(), ["model.safetensors.index.json"]);
         let all = list(&["model-00001-of-00001.safetensors", "model.safetensors", "model.safetensors.index.json"]);
         assert_eq!(select_files(&all).unwrap(), ["model.safetensors"]);
         let all = list(&["config.json", "model.safetensors", "tokenizer.model", "README.md", "added_tokens.json"]);

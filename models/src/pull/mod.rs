@@ -75,12 +75,13 @@ pub fn pull(spec: &str, cache: &Path, progress: &dyn Progress) -> Result<PathBuf
     pull_with(spec, cache, &PullOptions::default(), progress)
 }
 
-/// Fetches `spec` and returns the path of its file, or of its folder if there are several files. Weights that are
-/// in the cache are returned at once.
+/// Fetches `spec` and returns the path of its file, or of its folder. Weights that are in the cache are returned at
+/// once, and copied ones after their hashes have been checked.
 ///
 /// `spec` is a name in the catalog, a path, or a hub ID `org/name` or `org/name:file`. A hub repository contributes
 /// the files of a base model, embedder or adapter, all from one commit. If the repository has several GGUF files,
-/// `spec` must name one.
+/// `spec` must name one. The path of a repository is that of its folder, or of its only GGUF if that lies in a
+/// subfolder.
 ///
 /// # Errors
 /// [`PullError`] with the attempts and a remedy.
@@ -113,8 +114,7 @@ fn pull_entry(
 ) -> Result<PathBuf, PullError> {
     let store = Store::new(&cache.join("models"), &entry.name);
     if let Some((repo, revision)) = entry.unpinned() {
-        hub::pull_unpinned(repo, revision, &store, options, progress)?;
-        return Ok(place(entry, &store));
+        return hub::pull_unpinned(repo, revision, &store, options, progress);
     }
     if store.holds(&entry.files) {
         return Ok(place(entry, &store));
@@ -170,7 +170,8 @@ pub fn pinned_commit(path: &Path) -> Option<String> {
 ///
 /// # Errors
 /// [`PullError::Unknown`] if the catalog has no such entry, and [`PullError::Checksum`] or [`PullError::Changed`] for
-/// the first file that is wrong or missing.
+/// the first file that is wrong or missing. [`PullError::Changed`] with the folder if no pull of an entry without
+/// hashes was completed.
 pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progress) -> Result<(), PullError> {
     let Some(entry) = catalog.get(name) else {
         return Err(PullError::Unknown { spec: name.to_owned(), known: String::new() });
@@ -178,7 +179,11 @@ pub fn verify(name: &str, cache: &Path, catalog: &Catalog, progress: &dyn Progre
     let store = Store::new(&cache.join("models"), name);
     let _lock = store.lock(progress)?;
     if entry.unpinned().is_some() {
-        return store.adopt(&store.recorded(), progress);
+        let known = store.recorded();
+        if known.is_empty() {
+            return Err(PullError::Changed(store.folder().to_owned()));
+        }
+        return store.adopt(&known, progress);
     }
     store.adopt(&entry.files, progress)
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::{Progress, PullError};
 use crate::{catalog, whole_file};
 
-/// A folder of verified files. A record next to them holds the hashes and modification times, so that starting does
+/// A folder of verified files. A record next to them holds the hashes and modification times, so starting does
 /// not have to read hundreds of megabytes again.
 #[derive(Debug)]
 pub(super) struct Store {

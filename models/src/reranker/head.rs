@@ -39,7 +39,7 @@ enum HeadActivation {
     Gelu,
 }
 
-/// Layer normalization. The checkpoint has no bias, so that `bias` is zero.
+/// Layer normalization. The checkpoint has no bias, so `bias` is zero.
 #[derive(Debug)]
 struct HeadNorm {
     weight: Vec<f32>,

@@ -130,7 +130,7 @@ fn long_pairs_lose_the_end_of_the_document() {
     let reranker = open(&write(&settings("bert", 12), &shortened(classifier(), 12))).unwrap();
     assert_eq!(reranker.max_pieces(), 12);
     let score = |query: &str, document: &str| reranker.score(query, &[document]).unwrap()[0];
-    // 12 pieces less 3 special ones leave 6 for the document beside 3 for the query.
+    // 12 pieces less 3 special ones leave 6 for the document and 3 for the query.
     let six = "the robbers and a and b";
     assert_eq!(score(QUERY, six), score(QUERY, &format!("{six} faust and many others")));
     assert_ne!(score(QUERY, six), score(QUERY, "the robbers and a and"));

@@ -129,7 +129,7 @@ impl Penalty {
         let Some(count) = self.counts.get_mut(id as usize) else { return };
         *count -= 1;
         if *count == 0 {
-            // Tokens leave in reverse order, so that the last of the list is the one.
+            // Tokens leave in reverse order, so the last of the list is the one.
             self.distinct.pop();
         }
     }

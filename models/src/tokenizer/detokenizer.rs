@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(stream.finish(), "");
     }
 
-    /// Tokens of up to six random bytes, so that characters split in every possible way.
+    /// Tokens of up to six random bytes, so characters split in every possible way.
     fn tokens() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let any_byte = proptest::collection::vec(any::<u8>(), 0..6);
         let text = any::<String>().prop_map(|text| text.into_bytes());

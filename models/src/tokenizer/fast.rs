@@ -24,7 +24,7 @@ const MAX_IDS: u32 = 1 << 24;
 /// load can create 512: with this limit they hold 26 MB in total, or 512 MB for long words.
 const CACHED_WORDS: usize = 128;
 
-/// A tokenizer pipeline. `parse` is the published one; `literal` lacks all added tokens, so that no text can spell
+/// A tokenizer pipeline. `parse` is the published one; `literal` lacks all added tokens, so no text can spell
 /// one, and marks no space that only the first word of a sequence has.
 #[derive(Debug)]
 pub(super) struct FastTokenizer {
@@ -248,7 +248,7 @@ fn without_first_mark(splitter: &mut PreTokenizerWrapper) -> Option<char> {
 }
 
 /// Added tokens of one character that are not special: letters, in DeepSeek's vocabularies. They cannot spell a control
-/// token or a tag. A character of longer ones (a line break, beside runs of line breaks) is left to the merges of the
+/// token or a tag. A character of longer ones (a line break, among runs of line breaks) is left to the merges of the
 /// vocabulary, because the longest one counts.
 fn single_characters(added: &AddedVocabulary) -> HashMap<char, u32> {
     let tokens = added.get_added_tokens_decoder();

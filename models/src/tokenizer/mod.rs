@@ -180,7 +180,7 @@ impl Tokenizer {
     }
 
     /// Encodes a part of a rendered conversation that continues a sequence. Control tokens are recognized inside
-    /// trusted segments only. The text between two control tokens is encoded in one piece, so that harmless content
+    /// trusted segments only. The text between two control tokens is encoded in one piece, so harmless content
     /// gets the same IDs as in the whole rendered text, and a control token's name spread over two segments stays text.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ impl PieceKind {
     }
 }
 
-/// Builds a tokenizer. With `prefix`, every text begins with a space. `further` are tokens beside the vocabulary's own
+/// Builds a tokenizer. With `prefix`, every text begins with a space. `further` are tokens besides the vocabulary's
 /// control tokens.
 ///
 /// # Errors

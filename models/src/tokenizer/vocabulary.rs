@@ -111,7 +111,7 @@ pub(super) fn settings(dir: &Path) -> Result<Map<String, Value>, ModelError> {
     optional_object(&dir.join(SETTINGS))
 }
 
-/// Checks that tokens added to `pipeline` have the IDs in `added`. The library numbers added tokens by itself, so that
+/// Checks that tokens added to `pipeline` have the IDs in `added`. The library numbers added tokens by itself, so
 /// a gap shifts them.
 ///
 /// # Errors

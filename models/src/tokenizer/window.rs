@@ -4,7 +4,7 @@
 const WINDOW: usize = 64 << 10;
 
 /// Upper bound of the length of a window in bytes. A text with this many bytes between two word breaks is split between
-/// any two characters, so that the tokens at that place may differ from those of the whole text.
+/// any two characters, so the tokens at that place may differ from those of the whole text.
 const LONGEST_WINDOW: usize = 256 << 10;
 
 /// Upper bound of the memory that a tokenizer takes per byte of a window, in bytes. Measured with texts in which every

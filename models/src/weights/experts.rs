@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use super::tensor_view::TensorView;
 use crate::ModelError;
-use crate::architecture::{ExpertNames, Experts};
-use crate::decoder::DecoderConfig;
+use crate::architecture::{DecoderConfig, ExpertNames, Experts};
 
 /// One expert in a tensor that holds all experts of a layer.
 #[derive(Debug, PartialEq)]

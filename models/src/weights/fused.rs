@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use super::tensor_view::TensorView;
 use crate::ModelError;
-use crate::architecture::Family;
-use crate::decoder::DecoderConfig;
+use crate::architecture::{DecoderConfig, Family};
 
 /// Rows of a fused tensor that hold one projection.
 #[derive(Debug, PartialEq)]

@@ -45,7 +45,7 @@ impl Map {
     pub(super) fn release(&self) {
         #[cfg(unix)]
         {
-            // SAFETY: the mapping is read-only and backed by the file, so that discarded pages come back unchanged.
+            // SAFETY: the mapping is read-only and backed by the file, so discarded pages come back unchanged.
             let released = unsafe { self.memory.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
             if let Err(error) = released {
                 tracing::debug!(path = %self.path.display(), %error, "the system keeps the pages of a mapped file");
@@ -62,7 +62,7 @@ impl Map {
     }
 
     /// Adds a fingerprint of the file to a hash: its size, its header, and 64 windows of 4 KiB spread over the
-    /// rest, so that two fine-tuned versions of one model with equal headers differ. Reading everything would cost
+    /// rest, so two fine-tuned versions of one model with equal headers differ. Reading everything would cost
     /// seconds at every start.
     pub(super) fn identify(&self, header: usize, hash: &mut Sha256) {
         let bytes = self.bytes();

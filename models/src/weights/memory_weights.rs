@@ -11,7 +11,7 @@ use super::mapped_file::sample;
 use super::tensor_view::{GgmlKind, TensorView};
 use super::{Weights, WeightsSource};
 use crate::ModelError;
-use crate::decoder::DecoderConfig;
+use crate::architecture::DecoderConfig;
 
 /// Tensors in `f32`, one after another.
 pub(super) struct MemoryWeights {

@@ -25,8 +25,7 @@ pub use tensor_view::TensorView;
 pub(crate) use tensor_view::{GgmlKind, decode, kind_of};
 
 use crate::ModelError;
-use crate::architecture::Family;
-use crate::decoder::DecoderConfig;
+use crate::architecture::{DecoderConfig, Family};
 
 /// Weights and configuration of a decoder.
 #[derive(Debug)]

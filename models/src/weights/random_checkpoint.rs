@@ -9,8 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::tensor::{Dtype, TensorView};
 
 use crate::ModelError;
-use crate::architecture::QkNorm;
-use crate::decoder::DecoderConfig;
+use crate::architecture::{DecoderConfig, QkNorm, RopeScaling};
 
 /// Writes `config.json` and `model.safetensors` in `bf16` into the folder `dir`: uniform matrices with standard
 /// deviation `1 / √columns`, embeddings with 1, biases with 0.1, and norms equal to one. Supports only shapes
@@ -34,7 +33,7 @@ pub fn write_random_with(
     mut change: impl FnMut(&str, usize, &mut [u8]),
 ) -> Result<(), ModelError> {
     config.check()?;
-    if config.rope_scaling != crate::decoder::RopeScaling::None {
+    if config.rope_scaling != RopeScaling::None {
         return Err(ModelError::Input("random checkpoints do not support rotary scaling".to_owned()));
     }
     if let Some(feature) = config.architecture.extension() {
@@ -133,7 +132,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::architecture::Architecture;
-    use crate::decoder::RopeScaling;
     use crate::weights::Weights;
 
     #[test]

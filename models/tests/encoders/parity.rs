@@ -20,7 +20,7 @@ fn agrees(name: &str) {
         println!("{name}: cosine {cosine:.7}, greatest difference {apart:.1e}: {} {:.40?}", case.kind, case.text);
         assert!(cosine > 0.9999 && apart < 1e-4, "{name}: {:?}: cosine {cosine}, difference {apart}", case.text);
     }
-    // The vectors of different texts differ, so that the comparison can fail.
+    // The vectors of different texts differ, so the comparison can fail.
     assert!(cosine(&vectors[0], &vectors[1]) < 0.999, "{name}");
     for (text, vector) in texts.iter().zip(&vectors) {
         assert_eq!(&embedder.embed(&[text]).unwrap()[0], vector, "{name}: {text:?} alone");

@@ -122,7 +122,7 @@ fn nomic_has_the_names_of_its_own_program_too() {
         config["rotary_emb_fraction"] = 1.0.into();
     });
     assert_eq!(embedder(dir.path()).embed(&[text]).unwrap(), expected);
-    // As the repository of nomic-embed-text-v1.5 states them: both names beside each other, and more positions than trained.
+    // As the repository of nomic-embed-text-v1.5 states them: both names side by side, and more positions than trained.
     configure(dir.path(), |config| {
         config["max_position_embeddings"] = 32.into();
         config["max_trained_positions"] = 32.into();

@@ -26,7 +26,7 @@ pub struct DeviceArgs {
 
     /// Arithmetic of matrix multiplications with the layers' weights: `f32`, or `bf16` with sums in f32, which halves
     /// prefill time on CPUs with AVX512-BF16. With `bf16` the layers take 16 bits per weight whatever the checkpoint's
-    /// format, so that decoding few sequences of a quantized model may be slower. `int16` multiplies quantized weights
+    /// format, so decoding a few sequences of a quantized model may be slower. `int16` multiplies quantized weights
     /// with activations in 16-bit integers. The default on the CPU is int16 for K-quants, where it is faster, and f32
     /// for all other weights. A GPU always computes in bf16; with `--device auto`, `f32` and `int16` therefore select
     /// the CPU.

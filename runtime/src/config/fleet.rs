@@ -33,7 +33,8 @@ pub struct FleetArgs {
     #[arg(long, env = "WAYMARK_ENGINE_ADAPTERS", value_name = "DIR")]
     pub engine_adapters: Option<PathBuf>,
 
-    /// Maximum number of concurrent generations at the engines; further ones get 503.
+    /// Maximum number of concurrent generations at the engines. Beyond it, new sessions get 503, and later turns of a
+    /// session wait.
     #[arg(long, env = "WAYMARK_ENGINE_REQUESTS", value_name = "N", default_value_t = 256)]
     pub engine_requests: usize,
 
@@ -117,7 +118,7 @@ pub struct FleetConfig {
     pub ca: Option<PathBuf>,
     /// Folder for adapters, under the same path as at the engines. `None` refuses adapters.
     pub adapters: Option<PathBuf>,
-    /// Maximum number of generations at once.
+    /// Maximum number of generations at once. Beyond it, new sessions are refused, and later turns wait.
     pub requests: usize,
     /// Time limits.
     pub timeouts: FleetTimeouts,

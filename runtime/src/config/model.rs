@@ -29,7 +29,7 @@ pub struct ModelArgs {
     #[arg(long, visible_alias = "kv-memory", env = "WAYMARK_KV_BYTES", value_name = "SIZE", default_value = "1GiB")]
     pub kv_bytes: Size,
 
-    /// Allocate the KV cache of the CPU at startup instead of on first use, so that memory use is known from the start.
+    /// Allocate the KV cache of the CPU at startup instead of on first use, so memory use is known from the start.
     /// On a GPU it is always allocated at startup.
     #[arg(long, env = "WAYMARK_KV_RESERVE")]
     pub kv_reserve: bool,

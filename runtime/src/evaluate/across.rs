@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::comparison::PairedComparison;
+use super::estimate::Estimate;
 use super::report::SetOutcome;
 use super::row::EpisodeRow;
-use super::summary::{Estimate, Summary};
+use super::summary::Summary;
 
 /// Results over all question sets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

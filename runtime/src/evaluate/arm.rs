@@ -59,6 +59,14 @@ impl Contender {
         }
     }
 
+    /// Returns the search modes whose results the contender can show completely. Others cannot be forced on it.
+    pub fn shows(&self) -> &'static [Mode] {
+        match self {
+            Contender::Policy(policy) => policy.protocol.shows(),
+            Contender::Baseline(baseline) => baseline.shows(),
+        }
+    }
+
     /// Returns `true` if the mode of the contender's searches can be forced.
     pub fn takes_mode(&self) -> bool {
         match self {
@@ -85,5 +93,15 @@ mod tests {
         assert_eq!((single.name.as_str(), single.search.mode, single.search.k), ("s", None, Some(7)));
         let chain = EvaluationArm::new("i", Contender::Baseline(Baseline::IrCot), graph, None);
         assert_eq!((chain.name.as_str(), chain.search.mode), ("i@graph", graph));
+    }
+
+    #[test]
+    fn facts_are_shown_by_protocols_that_say_so() {
+        let policy = |name: &str| Contender::Policy(Box::new(Policy::builtin(name).unwrap()));
+        let shows = |contender: &Contender| Mode::ALL.map(|mode| contender.shows().contains(&mode));
+        assert_eq!(shows(&policy("tearag")), [true; 6]);
+        for contender in [policy("routerag"), Contender::Baseline(Baseline::IrCot)] {
+            assert_eq!(shows(&contender), [true, true, true, false, false, false]);
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use waymark_index::Mode;
 
+use super::estimate::Estimate;
 use super::row::EpisodeRow;
-use super::summary::Estimate;
 
 /// Scores of the questions of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

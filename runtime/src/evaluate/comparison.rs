@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::bootstrap::Interval;
+use super::estimate::Estimate;
 use super::row::EpisodeRow;
-use super::summary::Estimate;
 
 /// Paired comparison of two arms on the same questions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use super::comparison::PairedComparison;
+use super::estimate::Estimate;
 use super::report::EvaluationReport;
-use super::summary::{Estimate, Summary};
+use super::summary::Summary;
 
 /// Name of the set in lines over all sets.
 const ALL: &str = "all";

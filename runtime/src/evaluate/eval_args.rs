@@ -17,7 +17,7 @@ use waymark_models::kernel::Team;
 
 use super::arm::{Contender, EvaluationArm};
 use super::baseline::Baseline;
-use super::eval_run::{EvalRun, QuestionFile};
+use super::eval_run::{EvalQuestions, EvalRun};
 use super::report_file::ReportFile;
 use super::{EvaluationPlan, EvaluationReport, Question, csv, plot};
 use crate::assembly;
@@ -54,7 +54,7 @@ pub struct PolicyArgs {
 
     /// Mode forced on every search, whatever a policy writes: `passage`, `graph`, `hybrid`, `triples`, `kag` or
     /// `hypergraph`; `free` leaves it to the policy. Several, separated by commas, evaluate each policy in each of them.
-    /// Single-shot baselines keep their mode.
+    /// Single-shot baselines keep their mode, and the others take only `passage`, `graph` and `hybrid`.
     #[arg(long = "mode", value_delimiter = ',', value_name = "MODE", default_value = "free")]
     modes: Vec<ForcedMode>,
 
@@ -231,7 +231,7 @@ impl PolicyArgs {
     }
 
     /// Reads the question files and pairs each with its index.
-    fn question_files(&self) -> anyhow::Result<Vec<QuestionFile>> {
+    fn question_files(&self) -> anyhow::Result<Vec<EvalQuestions>> {
         let pairs = self.indexes.len() == self.questions.len();
         ensure!(
             pairs || self.indexes.len() == 1,
@@ -239,7 +239,7 @@ impl PolicyArgs {
             self.indexes.len(),
             self.questions.len()
         );
-        let mut files: Vec<QuestionFile> = Vec::new();
+        let mut files: Vec<EvalQuestions> = Vec::new();
         for (place, path) in self.questions.iter().enumerate() {
             let index = &self.indexes[if pairs { place } else { 0 }];
             let mut questions = Question::read(path)?;
@@ -250,7 +250,7 @@ impl PolicyArgs {
             if files.iter().any(|other| other.name == name) {
                 name = path.display().to_string();
             }
-            files.push(QuestionFile { name, index: index.clone(), questions });
+            files.push(EvalQuestions { name, index: index.clone(), questions });
         }
         Ok(files)
     }

@@ -35,7 +35,7 @@ pub(super) struct EvalRun {
 }
 
 /// Questions with the index that they are asked over.
-pub(super) struct QuestionFile {
+pub(super) struct EvalQuestions {
     /// Display name.
     pub(super) name: String,
     /// Directory of the index.
@@ -54,7 +54,7 @@ impl EvalRun {
     pub(super) async fn evaluate(
         mut self,
         arms: &[EvaluationArm],
-        files: Vec<QuestionFile>,
+        files: Vec<EvalQuestions>,
         mut rows: Option<&mut ReportFile>,
     ) -> anyhow::Result<Evaluated> {
         let open = || assembly::embedder(&self.embedder, self.cache.clone(), Arc::new(Team::new(self.threads)));
@@ -64,7 +64,7 @@ impl EvalRun {
             evaluated.leave_out_judge("no --judge-url");
         }
         // All indexes are opened first, so that a missing one is reported before hours of work.
-        let open = |file: &QuestionFile| tokio::task::block_in_place(|| self.live(&file.index, &embedder));
+        let open = |file: &EvalQuestions| tokio::task::block_in_place(|| self.live(&file.index, &embedder));
         let indexes = files.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
         if let Some(rows) = &mut rows {
             rows.clear();
@@ -150,7 +150,7 @@ impl Evaluated {
 async fn measure(
     runtime: &Runtime,
     arm: &EvaluationArm,
-    file: &QuestionFile,
+    file: &EvalQuestions,
     plan: &EvaluationPlan,
     mut rows: Option<&mut ReportFile>,
 ) -> EvaluationOutcome {

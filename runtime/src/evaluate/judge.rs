@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use waymark_index::{Complete, CompleteError, ModelMessage, ModelRole};
 
 use super::row::EpisodeRow;
+use super::verdict::Verdict;
 
 /// Number of concurrent requests.
 const CONCURRENT: usize = 8;
@@ -36,15 +36,6 @@ const ASPECTS: [(&str, &str); 7] = [
 
 /// Grade of a reply without a valid grade, as in Graph-R1's program.
 const DEFAULT_GRADE: f64 = 5.0;
-
-/// Scores that a judge gave an episode. `None` where it gave none.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Verdict {
-    /// ACC_L: 1 if the judge takes the answer for correct, otherwise 0.
-    pub correct: Option<f64>,
-    /// G-E: mean grade over the aspects, from 0 to 1.
-    pub quality: Option<f64>,
-}
 
 /// A judge of answers.
 #[derive(Debug, Clone)]

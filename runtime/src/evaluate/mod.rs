@@ -12,6 +12,7 @@ mod bootstrap;
 mod breakdown;
 mod comparison;
 mod csv;
+mod estimate;
 mod eval_args;
 mod eval_run;
 mod judge;
@@ -25,6 +26,7 @@ mod search_method;
 mod similarity;
 mod summary;
 mod table;
+mod verdict;
 
 pub use across::{AcrossReport, AcrossSummary};
 pub use arm::{Contender, EvaluationArm};
@@ -32,8 +34,9 @@ pub use baseline::Baseline;
 pub use bootstrap::Interval;
 pub use breakdown::KindSummary;
 pub use comparison::PairedComparison;
+pub use estimate::Estimate;
 pub use eval_args::PolicyArgs;
-pub use judge::{Judge, Verdict};
+pub use judge::Judge;
 pub use question::{Question, QuestionError};
 pub use questions::{Questions, RetrievalQuestion};
 pub use report::{EvaluationReport, FailedPolicy, LeftOutMetric, OracleSummary, SetOutcome, SetReport};
@@ -41,8 +44,9 @@ pub use report_file::{LabeledRow, ReportFile};
 pub use row::{EpisodeRow, SearchCounts, SearchEntry, TokenCounts, priced, retrieved};
 pub use search_method::SearchMethod;
 pub use similarity::TextSimilarity;
-pub use summary::{Estimate, PerEpisode, Summary};
+pub use summary::{PerEpisode, Summary};
 pub use table::print;
+pub use verdict::Verdict;
 
 use std::time::Instant;
 
@@ -124,11 +128,11 @@ pub async fn evaluate_arm<S: SessionSource>(
     plan: &EvaluationPlan,
     mut done: impl FnMut(&EpisodeRow),
 ) -> EvaluationOutcome {
-    let began = Instant::now();
+    let started = Instant::now();
     // The time limit protects a server's clients; in a measurement it would favor idle machines.
     let arm = &arm.clone().with_seconds(plan.seconds);
     let episodes = questions.iter().enumerate().map(|(place, question)| async move {
-        let row = row(runtime, arm, question, (plan, seed(plan.seed, place))).await;
+        let row = row(runtime, arm, question, plan, seed(plan.seed, place)).await;
         (place, row.unwrap_or_else(|error| EpisodeRow::failed(question, &error)))
     });
     // Unordered, so that one long episode does not hold back the start of others.
@@ -139,7 +143,7 @@ pub async fn evaluate_arm<S: SessionSource>(
         rows.push((place, row));
     }
     rows.sort_by_key(|(place, _)| *place);
-    EvaluationOutcome { rows: rows.into_iter().map(|(_, row)| row).collect(), seconds: began.elapsed().as_secs_f64() }
+    EvaluationOutcome { rows: rows.into_iter().map(|(_, row)| row).collect(), seconds: started.elapsed().as_secs_f64() }
 }
 
 /// Answers one question and scores the answer.
@@ -147,12 +151,13 @@ async fn row<S: SessionSource>(
     runtime: &Runtime<S>,
     arm: &EvaluationArm,
     question: &Question,
-    (plan, seed): (&EvaluationPlan, u64),
+    plan: &EvaluationPlan,
+    seed: u64,
 ) -> Result<EpisodeRow, AgentError> {
     let policy = match &arm.contender {
         Contender::Policy(policy) => policy,
         Contender::Baseline(baseline) => {
-            return baseline.answer(runtime, question, &arm.search, (plan, seed)).await;
+            return baseline.answer(runtime, question, &arm.search, plan, seed).await;
         }
     };
     let options = EpisodeOptions {

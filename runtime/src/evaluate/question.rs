@@ -64,6 +64,11 @@ impl Question {
         if self.id.is_empty() { &self.question } else { &self.id }
     }
 
+    /// Returns `true` if the question lists all of its supporting passages.
+    pub fn lists_support(&self) -> bool {
+        self.supporting_complete && !self.supporting.is_empty()
+    }
+
     /// Reads JSON lines with `question` and `answers`, and optionally `id`, `type`, `supporting` (IDs),
     /// `supporting_complete` and `without` (IDs). Other keys are ignored.
     ///

@@ -7,8 +7,9 @@ use waymark_agent::metric::Cost;
 
 use super::across::AcrossReport;
 use super::comparison::PairedComparison;
+use super::estimate::Estimate;
 use super::row::EpisodeRow;
-use super::summary::{Estimate, Summary};
+use super::summary::Summary;
 use super::{EvaluationOutcome, table};
 
 /// Results of all arms on one question set.

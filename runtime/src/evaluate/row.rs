@@ -13,8 +13,8 @@ use waymark_agent::{
 use waymark_engine::{Origin, Token};
 use waymark_index::Mode;
 
-use super::judge::Verdict;
 use super::question::{Question, compared};
+use super::verdict::Verdict;
 
 /// Result of a policy on one question.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -252,7 +252,7 @@ fn duplicates(evidence: &[SearchRecord]) -> usize {
 
 /// Returns `true` if the support of a question is among the evidence; see [`EpisodeRow::supported`].
 fn is_supported(question: &Question, evidence: &[SearchRecord], texts: &[String]) -> Option<bool> {
-    if question.supporting_complete && !question.supporting.is_empty() {
+    if question.lists_support() {
         let standing = evidence.iter().filter(|found| found.stands());
         let found: HashSet<&str> = standing.flat_map(|found| &found.hits).map(|hit| hit.passage.id.as_str()).collect();
         return Some(question.supporting.iter().all(|id| found.contains(id.as_str())));

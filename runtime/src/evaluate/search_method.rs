@@ -83,7 +83,8 @@ mod tests {
         let query = |name: &str| name.parse::<SearchMethod>().unwrap().query("x", 7);
         assert_eq!((query("passage").ranking, query("hybrid").ranking), (Ranking::Fused, Ranking::Dense));
         assert_eq!((query("hybrid:fused").ranking, query("graph").k), (Ranking::Fused, 7));
-        assert_eq!(query("graph:graph_r1").graph, GraphVariant::GraphR1.into());
+        assert_eq!(query("graph:graphrag_r1").graph, GraphVariant::GraphRagR1.into());
+        assert_eq!(query("graph:graph_r1").graph, GraphVariant::GraphRagR1.into(), "its earlier name");
         for name in ["", "psychic", "passage:graph_r1", "graph:psychic", "passage:"] {
             assert!(name.parse::<SearchMethod>().is_err(), "{name}");
         }

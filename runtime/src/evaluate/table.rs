@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use super::across::AcrossReport;
 use super::bootstrap::Interval;
 use super::comparison::PairedComparison;
-use super::summary::{Estimate, PerEpisode, Summary};
+use super::estimate::Estimate;
+use super::summary::{PerEpisode, Summary};
 
 /// Writes one line per policy, then the comparison of each policy with the first. Shares are in percent.
 ///
@@ -85,9 +86,6 @@ pub(super) fn print_measures(summaries: &[Summary], out: &mut impl Write) -> io:
         "false refusal"
     )?;
     for summary in summaries {
-        let known = |estimate: &Estimate| {
-            if estimate.count > 0 { format!("{:.1}", estimate.mean * 100.0) } else { "-".to_owned() }
-        };
         let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}", share * 100.0));
         let steps: Vec<String> = summary.steps.iter().map(usize::to_string).collect();
         writeln!(
@@ -123,12 +121,12 @@ pub(super) fn print_across(across: &AcrossReport, out: &mut impl Write) -> io::R
         let sure = |estimate: &Estimate| format!("{:.1} ± {:.1}", estimate.mean * 100.0, estimate.error * 100.0);
         writeln!(
             out,
-            "{:width$} {:>12} {:>12} {:>6.1} {:>6.1} {:>6.1} {:>8.2} {:>6.2} {:>8.0}",
+            "{:width$} {:>12} {:>12} {:>6} {:>6} {:>6.1} {:>8.2} {:>6.2} {:>8.0}",
             summary.policy,
             sure(&summary.em),
             sure(&summary.f1),
-            summary.support_f1.mean * 100.0,
-            summary.uar.mean * 100.0,
+            known(&summary.support_f1),
+            known(&summary.uar),
             summary.valid * 100.0,
             summary.searches,
             summary.cost,
@@ -151,10 +149,14 @@ fn searches(mean: &PerEpisode) -> String {
     if triples > 0.0 { format!("{first}/{triples:.2}") } else { first }
 }
 
+/// Formats a mean in percent; a hyphen if it is unknown, because it has no values.
+fn known(estimate: &Estimate) -> String {
+    if estimate.count > 0 { format!("{:.1}", estimate.mean * 100.0) } else { "-".to_owned() }
+}
+
 /// Formats one line, in the order of the column titles.
 fn cells(summary: &Summary) -> [String; 15] {
     let percent = |share: f64| format!("{:.1}", share * 100.0);
-    let known = |estimate: &Estimate| if estimate.count > 0 { percent(estimate.mean) } else { "-".to_owned() };
     let sure = |estimate: &Estimate| format!("{:.1} ± {:.1}", estimate.mean * 100.0, estimate.error * 100.0);
     let mean = &summary.mean;
     [
@@ -174,4 +176,37 @@ fn cells(summary: &Summary) -> [String; 15] {
         format!("{:.2}", summary.seconds_p95),
         format!("{:.0}", summary.tokens_per_second),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::{AcrossSummary, EpisodeRow, EvaluationOutcome};
+    use super::*;
+
+    #[test]
+    fn means_without_values_are_hyphens() {
+        let known = Estimate { mean: 0.25, error: 0.0, count: 4 };
+        let across = AcrossSummary {
+            policy: "p".to_owned(),
+            em: known,
+            f1: known,
+            support_f1: Estimate::default(),
+            uar: Estimate::default(),
+            valid: 1.0,
+            searches: 1.0,
+            cost: 1.0,
+            sampled_tokens: 9.0,
+        };
+        let supported = AcrossSummary { support_f1: known, uar: known, ..across.clone() };
+        let report = AcrossReport { policies: vec![across, supported], compared: Vec::new() };
+        let mut out = Vec::new();
+        print_across(&report, &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let words = |line: usize| text.lines().nth(line).unwrap().split_whitespace().skip(7).collect::<Vec<_>>();
+        assert_eq!(words(1)[..3], ["-", "-", "100.0"], "{text}");
+        assert_eq!(words(2)[..3], ["25.0", "25.0", "100.0"], "{text}");
+        let outcome = EvaluationOutcome { rows: vec![EpisodeRow::default()], seconds: 1.0 };
+        assert_eq!(cells(&Summary::of("p", &outcome))[2..4], ["-", "-"]);
+    }
 }

@@ -153,9 +153,9 @@ impl TokenRequest<'_> {
         }
     }
 
-    /// Returns the number of stops that the engine is told: the first ones of the set. At any other stop, the stream is
-    /// closed.
-    pub(super) fn told_stops(&self, kind: EngineKind, dialect: Dialect) -> usize {
+    /// Returns the number of stops that are sent to the engine: the first ones of the set. At any other stop, the
+    /// stream is closed.
+    pub(super) fn sent_stops(&self, kind: EngineKind, dialect: Dialect) -> usize {
         match kind {
             EngineKind::Waymark if self.begins => self.stops.len(),
             EngineKind::Waymark => self.stops.strings().count(),

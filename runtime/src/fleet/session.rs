@@ -25,22 +25,33 @@ pub struct RemoteSession {
     pub(super) name: String,
     /// Engine of the last request.
     pub(super) engine: Option<Arc<RemoteEngine>>,
+    /// If `true`, the session has had a turn. Its later turns are not refused, but wait for a permit.
+    admitted: bool,
 }
 
 impl RemoteSession {
     /// Opens an empty sequence.
     pub(super) fn open(fleet: Arc<FleetShared>, options: SessionOptions) -> Self {
-        Self { fleet, options, tokens: Vec::new(), known: 0, cached: None, name: new_name(), engine: None }
+        Self {
+            fleet,
+            options,
+            tokens: Vec::new(),
+            known: 0,
+            cached: None,
+            name: new_name(),
+            engine: None,
+            admitted: false,
+        }
     }
 
     /// Returns a sequence with the first `length` tokens. It goes on at the same engine, whose prefix cache may hold
-    /// them, under a name of its own.
+    /// them, under a name of its own. Its first turn may be refused, as that of any other new session.
     pub(super) fn fork(&self, length: usize, options: SessionOptions) -> Self {
         let tokens = self.tokens[..length.min(self.tokens.len())].to_vec();
         let known = self.known.min(tokens.len());
         let fleet = Arc::clone(&self.fleet);
         let engine = self.engine.clone();
-        Self { fleet, options, tokens, known, cached: self.cached, name: new_name(), engine }
+        Self { fleet, options, tokens, known, cached: self.cached, name: new_name(), engine, admitted: false }
     }
 
     /// Keeps the first `length` tokens. The session stays at its engine under its name.
@@ -70,10 +81,17 @@ impl Generator for RemoteSession {
     async fn generate(&mut self, spec: Generate) -> Result<RemoteTurn<'_>, EngineError> {
         spec.check(&self.tokens, self.known, &self.fleet.spec)?;
         let limit = self.fleet.requests;
-        // Refused instead of queued, because the engines have queues of their own.
-        let permit = Arc::clone(&self.fleet.permits).try_acquire_owned();
-        let permit = permit.map_err(|_| EngineError::QueueFull { limit })?;
-        // The request itself is sent with the first token that is asked for, within the time limit of the episode.
+        // A new session is refused instead of queued, because the engines have queues of their own. A later turn waits,
+        // because an episode that returns from a search must not fail.
+        let permit = if self.admitted {
+            None
+        } else {
+            let permit = Arc::clone(&self.fleet.permits).try_acquire_owned();
+            Some(permit.map_err(|_| EngineError::QueueFull { limit })?)
+        };
+        self.admitted = true;
+        // The turn waits and sends its request when it is asked for the first token, which is within the time limit of
+        // the episode.
         Ok(RemoteTurn::new(self, spec, permit))
     }
 

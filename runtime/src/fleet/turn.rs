@@ -1,6 +1,7 @@
 //! A generation elsewhere: attempts, one after another, until the turn ends.
 
 use std::collections::VecDeque;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// its beginning.
 const SEED_STRIDE: u64 = 0xd1b5_4a32_d192_ed03;
 
+/// Distance of the seeds of a correcting attempt and of the attempt that it corrects. Both begin at the same token if
+/// the first token of an attempt is withdrawn, and would draw it by the same random number, whose distribution is no
+/// longer uniform: it has chosen a token that is not allowed.
+const CORRECTION_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A generation. Dropping it closes the socket, which stops the engine; the session keeps the delivered tokens.
 #[derive(Debug)]
 pub struct RemoteTurn<'a> {
@@ -51,12 +57,14 @@ pub struct RemoteTurn<'a> {
     failed: bool,
     fruitless: u32,
     resumptions: VecDeque<Resumption>,
-    _permit: OwnedSemaphorePermit,
+    /// Permit to use the engines. `None` while a later turn of a session waits for one.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<'a> RemoteTurn<'a> {
-    /// Creates a generation that sends its request when it is asked for a token.
-    pub(super) fn new(session: &'a mut RemoteSession, spec: Generate, permit: OwnedSemaphorePermit) -> Self {
+    /// Creates a generation that sends its request when it is asked for a token. Without a permit, it waits for one
+    /// first.
+    pub(super) fn new(session: &'a mut RemoteSession, spec: Generate, permit: Option<OwnedSemaphorePermit>) -> Self {
         let fleet = &session.fleet;
         fleet.counters.turns_total.add(1);
         let judge = TurnJudge::new(fleet.tokenizer.table(), fleet.spec.limit());
@@ -74,11 +82,12 @@ impl<'a> RemoteTurn<'a> {
             failed: false,
             fruitless: 0,
             resumptions: VecDeque::new(),
-            _permit: permit,
+            permit,
         }
     }
 
     async fn step(&mut self) -> Result<Option<TokenStep>, EngineError> {
+        self.take_permit().await?;
         loop {
             if let Some(step) = self.ready.pop_front() {
                 if self.permits(&step).await? {
@@ -87,7 +96,7 @@ impl<'a> RemoteTurn<'a> {
                 continue;
             }
             // Forced tokens are not sampled, but reported with their log-probabilities like all others.
-            if self.judge.sampled() < self.spec.force.len() {
+            if !self.scorable().is_empty() {
                 self.score().await?;
                 continue;
             }
@@ -123,9 +132,32 @@ impl<'a> RemoteTurn<'a> {
         }
     }
 
+    /// Waits for a permit, unless the turn has one.
+    async fn take_permit(&mut self) -> Result<(), EngineError> {
+        if self.permit.is_some() {
+            return Ok(());
+        }
+        let fleet = Arc::clone(&self.session.fleet);
+        let permit = Arc::clone(&fleet.permits).acquire_owned().await;
+        self.permit = Some(permit.map_err(|_| EngineError::QueueFull { limit: fleet.requests })?);
+        Ok(())
+    }
+
+    /// Returns the next forced tokens that an engine can score: none that fills the context, because engines refuse a
+    /// prompt that leaves no room for another token.
+    fn scorable(&self) -> &[u32] {
+        let forced = self.spec.force.get(self.judge.sampled()..).unwrap_or_default();
+        let room = self.session.fleet.spec.limit().saturating_sub(self.session.tokens.len() + 1);
+        &forced[..forced.len().min(room)]
+    }
+
     /// Returns `true` if the constraint allows a token, and accepts it. Otherwise the token is withdrawn with all after
     /// it, and the next attempt samples it again.
     async fn permits(&mut self, step: &TokenStep) -> Result<bool, EngineError> {
+        let forced = self.spec.force.get(self.judge.sampled());
+        if forced.is_some_and(|forced| *forced != step.id) {
+            return Err(ignores_allowed(step.id));
+        }
         let Some(rule) = &self.spec.constraint else { return Ok(true) };
         if self.constraint.is_none() {
             self.constraint = Some(ConstraintRun::begin(Arc::clone(rule)).await?);
@@ -141,8 +173,7 @@ impl<'a> RemoteTurn<'a> {
         }
         // Another attempt would only withdraw such a token again.
         if self.correcting {
-            let message = format!("the engine ignores allowed_token_ids: it sampled {}", step.id);
-            return Err(EngineError::Unavailable(message));
+            return Err(ignores_allowed(step.id));
         }
         self.session.fleet.remote.corrected_tokens_total.add(1);
         self.ready.clear();
@@ -244,20 +275,27 @@ impl<'a> RemoteTurn<'a> {
         };
         let ids: Vec<u32> = self.session.tokens.iter().map(|token| token.id).collect();
         let spec = &self.spec;
-        let max_tokens = if corrected.is_some() { 1 } else { spec.max_tokens - sampled };
+        // A forced token that could not be scored is sampled as the only allowed one. Its log-probability is that of
+        // the full distribution all the same.
+        let forced = spec.force.get(sampled).map(slice::from_ref);
+        let max_tokens = if forced.is_some() || corrected.is_some() { 1 } else { spec.max_tokens - sampled };
+        // Without effect on forced tokens, which may be those that end the turn.
+        let min_tokens = if forced.is_some() { 0 } else { spec.min_tokens.saturating_sub(sampled) };
+        let correction = if corrected.is_some() { CORRECTION_SEED } else { 0 };
+        let distance = (sampled as u64).wrapping_mul(SEED_STRIDE).wrapping_add(correction);
         let request = TokenRequest {
             model: &model,
             ids: &ids,
             sampling: &spec.sampling,
-            seed: spec.sampling.seed.wrapping_add((sampled as u64).wrapping_mul(SEED_STRIDE)),
+            seed: spec.sampling.seed.wrapping_add(distance),
             max_tokens,
             // The API refuses a request whose minimum exceeds its own maximum or the policy's limit. A correcting
             // attempt and the rest of the context may still be shorter than the minimum, which engines would refuse.
-            min_tokens: spec.min_tokens.saturating_sub(sampled).min(max_tokens),
+            min_tokens: min_tokens.min(max_tokens),
             stops: &spec.stops,
             begins: sampled == 0,
             eos: if spec.ignore_eos { &[] } else { &spec.eos },
-            allow: corrected.as_deref().or(spec.allow.as_deref()),
+            allow: forced.or(corrected.as_deref()).or(spec.allow.as_deref()),
             score: None,
             salt: self.session.options.salt,
         };
@@ -267,12 +305,12 @@ impl<'a> RemoteTurn<'a> {
             body,
             session: &self.session.name,
             top: spec.sampling.top_logprobs,
-            stops: request.told_stops(engine.endpoint.address.kind, facts.dialect),
+            stops: request.sent_stops(engine.endpoint.address.kind, facts.dialect),
         };
         Attempt::send(&self.session.fleet, &engine, facts, request).await
     }
 
-    /// Scores the tokens that the turn begins with.
+    /// Scores the forced tokens that the turn begins with.
     async fn score(&mut self) -> Result<(), EngineError> {
         match self.scores().await {
             Ok(steps) => {
@@ -286,13 +324,13 @@ impl<'a> RemoteTurn<'a> {
 
     async fn scores(&mut self) -> Result<Vec<TokenStep>, Fault> {
         let (engine, facts, model) = self.prepared().await?;
-        let forced = &self.spec.force[self.judge.sampled()..];
         let mut ids: Vec<u32> = self.session.tokens.iter().map(|token| token.id).collect();
-        ids.extend(forced);
+        let scored = self.scorable().len();
+        ids.extend(self.scorable());
         let score = ScoreRequest {
             model: &model,
             ids: &ids,
-            scored: forced.len(),
+            scored,
             top: self.spec.sampling.top_logprobs,
             salt: self.session.options.salt,
         };
@@ -339,6 +377,11 @@ impl<'a> RemoteTurn<'a> {
         sleep(PAUSE * 2_u32.pow(self.fruitless - 1)).await;
         Ok(())
     }
+}
+
+/// Returns the error of an engine that sampled `id`, which it was not allowed to.
+fn ignores_allowed(id: u32) -> EngineError {
+    EngineError::Unavailable(format!("the engine ignores allowed_token_ids: it sampled {id}"))
 }
 
 impl Drop for RemoteTurn<'_> {

@@ -321,7 +321,7 @@ impl EmbedCall<'_> {
     fn run(self, embed: &EmbedTexts<'_>) -> Result<(), EmbedError> {
         let texts: Vec<&str> = self.queries.iter().map(|key| &*key.text).collect();
         self.queue.counters.calls.fetch_add(1, Ordering::Relaxed);
-        let begun = Instant::now();
+        let started = Instant::now();
         let vectors = if self.shared {
             // A panic at the text of another search must not end the search that computes it.
             let embedded = catch_unwind(AssertUnwindSafe(|| embed(&texts)));
@@ -334,7 +334,7 @@ impl EmbedCall<'_> {
         }
         let bytes: usize = texts.iter().map(|text| text.len()).sum();
         let mut state = self.queue.lock();
-        state.seconds_per_byte = Some(begun.elapsed().as_secs_f64() / bytes.max(1) as f64);
+        state.seconds_per_byte = Some(started.elapsed().as_secs_f64() / bytes.max(1) as f64);
         for (key, vector) in self.queries.iter().zip(vectors) {
             let vector: Arc<[f32]> = vector.into();
             state.cache.insert(key, &vector);

@@ -72,9 +72,9 @@ impl TextEmbedder for Recording {
 }
 
 fn until(ready: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !ready() {
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(started.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(1));
     }
 }

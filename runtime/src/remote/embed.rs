@@ -206,10 +206,10 @@ impl EmbedEndpoint {
         {
             return Err(error);
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut attempt = 0;
         loop {
-            let left = patience.all.saturating_sub(begun.elapsed());
+            let left = patience.all.saturating_sub(started.elapsed());
             let error = match self.once(texts, patience.purpose, left.min(patience.attempt)) {
                 Err(error) => error,
                 answer => return answer,
@@ -219,7 +219,7 @@ impl EmbedEndpoint {
             let wait = after.unwrap_or_default().max(FIRST_WAIT * (1 << attempt.min(DOUBLINGS)));
             attempt += 1;
             // An attempt without time would fail for another reason than the endpoint's.
-            if begun.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > patience.all {
+            if started.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > patience.all {
                 return Err(error);
             }
             tracing::warn!(%error, attempt, "the embedder did not answer");
@@ -229,7 +229,7 @@ impl EmbedEndpoint {
 
     fn once(&self, texts: &[&str], purpose: RequestPurpose, timeout: Duration) -> Result<Vec<Vec<f32>>, CompleteError> {
         let url = self.client.url();
-        let begun = Instant::now();
+        let started = Instant::now();
         let slots = match purpose {
             RequestPurpose::Query => &self.query_slots,
             RequestPurpose::Documents => &self.document_slots,
@@ -240,7 +240,7 @@ impl EmbedEndpoint {
         };
         // The wait for a slot and a refused first body share the time. A request always gets some of it, so that its
         // failure is the endpoint's.
-        let left = || timeout.saturating_sub(begun.elapsed()).max(FIRST_WAIT.min(timeout));
+        let left = || timeout.saturating_sub(started.elapsed()).max(FIRST_WAIT.min(timeout));
         // Concurrent requests may change the flag meanwhile; the retry depends on the body that this request had.
         let numbers_only = self.numbers_only.load(Ordering::Relaxed);
         let mut response = self.client.post_within(&self.body(texts, numbers_only), left())?;

@@ -110,11 +110,11 @@ impl RerankEndpoint {
     fn ask(&self, query: &str, documents: &[&str]) -> Result<Vec<f32>, CompleteError> {
         let body = self.body(query, documents);
         let timeout = self.client.timeout();
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut attempt = 0;
         loop {
             // The wait before an attempt may have taken longer than it should.
-            let left = timeout.saturating_sub(begun.elapsed()).max(FIRST_WAIT.min(timeout));
+            let left = timeout.saturating_sub(started.elapsed()).max(FIRST_WAIT.min(timeout));
             let error = match self.once(&body, documents.len(), left) {
                 Err(error @ CompleteError::Transient { .. }) => error,
                 result => return result,
@@ -124,7 +124,7 @@ impl RerankEndpoint {
             let wait = after.unwrap_or(FIRST_WAIT * (1 << (attempt - 1)));
             // A search waits for the reply, so that all attempts share the time of one. An attempt without time would
             // fail for another reason than the endpoint's.
-            if attempt == ATTEMPTS || begun.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > timeout {
+            if attempt == ATTEMPTS || started.elapsed().saturating_add(wait).saturating_add(FIRST_WAIT) > timeout {
                 return Err(error);
             }
             tracing::warn!(%error, attempt, "the reranker did not answer");

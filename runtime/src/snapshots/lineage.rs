@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,10 +24,13 @@ pub(super) struct Lineage {
 }
 
 /// Last publication that a directory made or fetched.
-#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownPublication {
     /// Number of the publication. 0 if there was none.
     number: u64,
+    /// Hash of its manifest, because a place that was emptied has the same numbers again. `None` in records of earlier
+    /// programs, for which the number alone counts.
+    manifest: Option<String>,
     /// Hash of the manifest that may have been published after it, if the process was killed.
     attempted: Option<String>,
 }
@@ -49,9 +52,10 @@ impl Lineage {
 
     /// Returns `true` if `newest`, which is published at `place`, comes from this directory.
     pub(super) fn has(&self, place: &str, newest: &PublishedIndex) -> Result<bool, SnapshotError> {
-        let Some(known) = self.places.get(place) else { return Ok(false) };
-        let attempted = || Ok::<_, SnapshotError>(known.attempted.as_deref() == Some(&hash(&newest.to_json()?)));
-        Ok(known.number == newest.number || attempted()?)
+        let Some(known) = self.known(place) else { return Ok(false) };
+        let newest_hash = Some(hash(&newest.to_json()?));
+        let is_last = known.number == newest.number && (known.manifest.is_none() || known.manifest == newest_hash);
+        Ok(is_last || known.attempted == newest_hash)
     }
 
     /// Records that the manifest `json` is about to be published.
@@ -59,29 +63,48 @@ impl Lineage {
     /// # Errors
     /// If the file cannot be written.
     pub(super) fn attempt(&mut self, place: &str, json: &[u8]) -> Result<(), SnapshotError> {
-        // The number stays: the publication that this one replaces does not come from this directory, even if the
-        // attempt fails.
-        let number = self.places.get(place).map_or(0, |known| known.number);
-        self.set(place, KnownPublication { number, attempted: Some(hash(json)) })
+        // The last publication stays: the one that this attempt replaces does not come from this directory, even if
+        // the attempt fails.
+        let known = self.known(place).cloned().unwrap_or_default();
+        self.set(place, KnownPublication { attempted: Some(hash(json)), ..known })
     }
 
-    /// Records the publication `number` as the last one.
+    /// Records `published` as the last publication.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn know(&mut self, place: &str, number: u64) -> Result<(), SnapshotError> {
-        self.set(place, KnownPublication { number, attempted: None })
+    pub(super) fn know(&mut self, place: &str, published: &PublishedIndex) -> Result<(), SnapshotError> {
+        let manifest = Some(hash(&published.to_json()?));
+        self.set(place, KnownPublication { number: published.number, manifest, attempted: None })
+    }
+
+    fn known(&self, place: &str) -> Option<&KnownPublication> {
+        // Earlier programs recorded folders by the address as it was given.
+        self.places.get(&key(place)).or_else(|| self.places.get(place))
     }
 
     fn set(&mut self, place: &str, known: KnownPublication) -> Result<(), SnapshotError> {
-        if self.places.get(place) == Some(&known) {
+        let key = key(place);
+        if self.places.get(&key) == Some(&known) {
             return Ok(());
         }
-        self.places.insert(place.to_owned(), known);
+        self.places.remove(place);
+        self.places.insert(key, known);
         let json = serde_json::to_vec(self).map_err(io::Error::from);
         let written = json.and_then(|json| durable_file::replace(&self.path, &json));
         written.map_err(SnapshotError::file("write", &self.path))
     }
+}
+
+/// Returns the name of a place in the record: URLs as they are, and folders by their absolute path, since another
+/// process may have another working directory.
+fn key(place: &str) -> String {
+    if place.contains("://") {
+        return place.to_owned();
+    }
+    let Ok(folder) = path::absolute(place) else { return place.to_owned() };
+    // By components, without a slash at the end.
+    folder.components().collect::<PathBuf>().display().to_string()
 }
 
 fn hash(json: &[u8]) -> String {

@@ -82,7 +82,7 @@ pub async fn push(dir: &Path, remote: &RemoteIndex, options: PushOptions) -> Res
     if let Some(base) = base {
         // A process that was killed may not have recorded its publication, and the next attempt replaces the record of
         // the attempt by which it is recognized.
-        lineage.know(&remote.address, base.number)?;
+        lineage.know(&remote.address, base)?;
     }
     for _ in 0..ATTEMPTS {
         match attempt(dir, remote, base, newest.as_ref(), &mut lineage).await {
@@ -136,14 +136,15 @@ async fn attempt(
     }
     files.insert(MANIFEST.to_owned(), own);
     let number = newest.map_or(1, |newest| newest.number + 1);
-    let published = PublishedIndex::new(number, snapshot, files).to_json()?;
-    let manifest_bytes = published.len() as u64;
+    let published = PublishedIndex::new(number, snapshot, files);
+    let published_json = published.to_json()?;
+    let manifest_bytes = published_json.len() as u64;
     // Recorded first: a process that is killed after the next step must recognize its own publication.
-    lineage.attempt(&remote.address, &published)?;
-    if !remote.create(number, published).await? {
+    lineage.attempt(&remote.address, &published_json)?;
+    if !remote.create(number, published_json).await? {
         return Err(SnapshotError::OtherWriter { number, place: remote.address.clone() });
     }
-    lineage.know(&remote.address, number)?;
+    lineage.know(&remote.address, &published)?;
     let parts = sent.iter().filter(|bytes| **bytes > 0).count() as u64;
     let bytes = sent.iter().sum::<u64>() + manifest_bytes;
     Ok(PushReport { number, snapshot, published: true, parts, bytes })

@@ -94,7 +94,7 @@ impl Replica {
         let Some(newest) = newest? else {
             if let Some(held) = self.held.as_ref().filter(|_| is_listed) {
                 // A process may have been killed before it recorded this.
-                Lineage::read(&self.dir)?.know(&self.remote.address, held.number)?;
+                Lineage::read(&self.dir)?.know(&self.remote.address, held)?;
             }
             return Ok(None);
         };
@@ -204,7 +204,7 @@ impl Replica {
         blocking(move || {
             held::record(&dir, &newest)?;
             // A directory that has fetched a publication may continue from it as the writer.
-            Lineage::read(&dir)?.know(&address, newest.number)?;
+            Lineage::read(&dir)?.know(&address, &newest)?;
             let named = before.iter().chain([&newest]);
             let needed: HashSet<String> = named.flat_map(|index| index.files.keys().cloned()).collect();
             if let Err(error) = held::remove_unneeded(&dir, &needed) {

@@ -19,7 +19,7 @@ use waymark_models::grammar::OutputForm;
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::chat::request::ResponseFormat;
-use super::episodes;
+use super::episodes::{self, EpisodeRequest};
 use super::error::{ApiError, Refusals};
 use super::follow::Events;
 use super::rag::{self, RagOptions};
@@ -156,10 +156,11 @@ async fn begin(state: &AppState, caller: &Caller, request: AgentRequest) -> Resu
     let id = options.id.clone().unwrap_or_default();
     let conversation = history::conversation(request.history.unwrap_or_default(), request.question)?;
     if resumable {
-        // Checked before the episode starts, so that a refusal costs no work.
+        // Checked before the episode starts, so a refusal costs no work.
         state.streams.check_room(caller)?;
     }
-    let started = episodes::start(state, caller, &policy, (conversation, options), 1).await;
+    let episode_request = EpisodeRequest { conversation, options };
+    let started = episodes::start(state, caller, &policy, episode_request, 1).await;
     // The conversation was built from `question`, so errors must name that field.
     Ok((id, started.map_err(|error| error.renamed("messages", "question"))?))
 }

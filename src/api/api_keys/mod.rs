@@ -32,7 +32,7 @@ pub struct CreateKeyRequest {
     /// Maximum number of concurrent requests. Unlimited by default.
     #[schema(minimum = 1)]
     pub concurrent: Option<u32>,
-    /// Priority of the key's requests beside those of other keys; defaults to `normal`.
+    /// Priority of the key's requests relative to those of other keys; defaults to `normal`.
     pub priority: Option<RequestPriority>,
     /// If `true`, the key shares no cached prefixes and no cached vectors of search queries with other keys.
     pub private_cache: Option<bool>,

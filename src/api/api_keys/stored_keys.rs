@@ -21,7 +21,7 @@ const MAX_KEYS: usize = 1000;
 pub(crate) struct StoredKeys {
     keys: ApiKeys,
     records: Records,
-    /// Held while keys are read and published, so that no older list replaces a newer one.
+    /// Held while keys are read and published, so no older list replaces a newer one.
     turn: Arc<Mutex<()>>,
 }
 

@@ -46,7 +46,7 @@ enum RequestedAccess {
 /// Authorizes a request or refuses it with an error. An admitted request counts against its key's concurrency until the
 /// response is sent.
 pub(crate) async fn authorize(State(gate): State<AuthGate>, mut request: Request, next: Next) -> Response {
-    // Looked up by the pattern of the matched route, so that no spelling of a path evades its rule.
+    // Looked up by the pattern of the matched route, so no spelling of a path evades its rule.
     let rule = request.extensions().get::<MatchedPath>().map(|path| gate.rules.of(path.as_str(), request.method()));
     let requested = match &rule {
         Some(RouteRule::Declared(Access::Open)) => RequestedAccess::Public,
@@ -76,7 +76,7 @@ impl AuthGate {
         }
         let address = request.extensions().get::<ClientAddress>().copied();
         let mut accounts: Vec<Account> = address.and_then(|address| self.addresses.of(address)).into_iter().collect();
-        // Counted before the key is looked at, so that guessing keys is limited as well.
+        // Counted before the key is looked at, so guessing keys is limited as well.
         let mut slots = accounts.iter().map(Account::admit).collect::<Result<Vec<_>, _>>()?;
         if self.keys.required() {
             let account = self.check_key(requested, request)?;

@@ -70,7 +70,7 @@ pub(crate) fn check_count(param: &str, count: usize) -> Result<(), ApiError> {
 }
 
 impl ClientTools {
-    /// Keeps the tools with these names, each beside its path in the request.
+    /// Keeps the tools with these names, each with its path in the request.
     ///
     /// # Errors
     /// Names the tool that is not among them.

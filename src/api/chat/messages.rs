@@ -63,7 +63,7 @@ fn convert(at: usize, message: ChatMessage, known: &mut CallHistory) -> Result<C
     };
     // A message of the assistant holds either content or a refusal, never both.
     match message.refusal.filter(|refusal| !refusal.is_empty()) {
-        Some(_) if !content.is_empty() => unsupported("refusal", "refusals beside `content` are"),
+        Some(_) if !content.is_empty() => unsupported("refusal", "refusals together with `content` are"),
         Some(refusal) => Ok(ConversationMessage { calls, ..ConversationMessage::new(role, refusal) }),
         None => Ok(ConversationMessage { calls, ..ConversationMessage::new(role, content) }),
     }

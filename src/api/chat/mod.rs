@@ -34,7 +34,7 @@ use stream::ChatWriter;
 /// The policy thinks, searches and answers. Its reasoning is returned as `reasoning_content` and its answer as
 /// `content`. With `rag.trace` the searches are returned as `rag`, and with `rag.citations` the passages that support
 /// the answer follow at the end. A policy may call the client's `tools`; the answer then has `tool_calls` and the
-/// finish reason `tool_calls`, and goes on with the result in the next request. With `stream: true` the response is a
+/// finish reason `tool_calls`, and continues with the result in the next request. With `stream: true` the response is a
 /// stream of `data:` lines, one chunk each, that ends with `data: [DONE]`. An error in the middle is sent as
 /// `{"error": …}` and ends the stream without `[DONE]`.
 #[utoipa::path(post, path = "/v1/chat/completions", operation_id = "createChatCompletion", tag = "inference", request_body = ChatRequest, responses(
@@ -49,10 +49,10 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ChatRequest>,
 ) -> Result<Response, ApiError> {
-    let (plan, question) = ChatPlan::new(&state, &caller, request).await?;
+    let (plan, episode_request) = ChatPlan::new(&state, &caller, request).await?;
     // The gate has counted one request, for the first choice.
     caller.accounts.count_requests(plan.n - 1)?;
-    let events = episodes::start(&plan.state, &caller, &plan.policy, question, plan.n).await;
+    let events = episodes::start(&plan.state, &caller, &plan.policy, episode_request, plan.n).await;
     let events = events.map_err(|error| plan.of_form(error))?;
     if plan.stream {
         return Ok(chunks::respond(&state, ChatWriter::new(&plan), events));

@@ -10,7 +10,7 @@ use super::request::{ChatRequest, ResponseFormat};
 use super::tool::{self, ClientTools};
 use crate::api::auth::Caller;
 use crate::api::chunks::CompletionHead;
-use crate::api::episodes::{self, EpisodeQuestion};
+use crate::api::episodes::{self, EpisodeRequest};
 use crate::api::error::ApiError;
 use crate::api::rag;
 use crate::api::sampling_params;
@@ -48,7 +48,7 @@ impl ChatPlan {
         state: &AppState,
         caller: &Caller,
         request: ChatRequest,
-    ) -> Result<(ChatPlan, EpisodeQuestion), ApiError> {
+    ) -> Result<(ChatPlan, EpisodeRequest), ApiError> {
         let policy = state.policy(&request.model)?.policy.clone();
         let stream = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
         let n = sampling_params::choices(request.n)?;
@@ -95,8 +95,8 @@ impl ChatPlan {
         ends.apply(&policy, state.runtime.engine.spec().vocab, &mut options)?;
         let switched = policy.budget.turns == 0 && state.runtime.takes_thinking();
         let conversation = conversation.with_thinking(vllm_options::thinking(request.chat_template_kwargs, switched)?);
-        let mut question = (conversation, options);
-        tool::resume(state, caller, &policy, call.as_deref(), &mut question).await;
+        let mut episode_request = EpisodeRequest { conversation, options };
+        tool::resume(state, caller, &policy, call.as_deref(), &mut episode_request).await;
         let plan = ChatPlan {
             state: state.clone(),
             head: CompletionHead::new(state, &policy, id),
@@ -113,7 +113,7 @@ impl ChatPlan {
             tools,
             form_param,
         };
-        Ok((plan, question))
+        Ok((plan, episode_request))
     }
 
     /// Replaces the field in an error about the form of the answer with the field that the request used.

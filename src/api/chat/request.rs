@@ -88,8 +88,8 @@ pub struct ChatRequest {
     pub guided_choice: Option<Vec<String>>,
     /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
     pub guided_grammar: Option<String>,
-    /// Up to 64 token IDs that end the answer, beside the model's own. The text of such a token is not returned. Only
-    /// for policies that do not search. Not in OpenAI's interface.
+    /// Up to 64 token IDs that end the answer, in addition to the model's own. The text of such a token is not
+    /// returned. Only for policies that do not search. Not in OpenAI's interface.
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the answer. Only for policies that do not search.
     /// Not in OpenAI's interface.
@@ -270,7 +270,7 @@ pub struct ChatMessage {
     /// Hint without effect: name of the speaker, or of the function whose result this is. No chat template shows it.
     #[schema(max_length = 512)]
     pub name: Option<String>,
-    /// Answer as OpenAI's libraries parse it beside the text of messages that are sent back. Ignored.
+    /// Answer as OpenAI's libraries parse it next to the text of messages that are sent back. Ignored.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub parsed: IgnoredAny,

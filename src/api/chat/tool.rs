@@ -15,7 +15,7 @@ use super::allowed_tools::AllowedTools;
 use super::request::NamedSchema;
 use crate::api::auth::Caller;
 use crate::api::body;
-use crate::api::episodes::EpisodeQuestion;
+use crate::api::episodes::EpisodeRequest;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
 use crate::api::traces;
@@ -135,7 +135,7 @@ pub struct CalledFunction {
     pub name: String,
     /// Arguments: a JSON object, as text.
     pub arguments: String,
-    /// Arguments as OpenAI's libraries keep them beside the text in calls that are sent back. Ignored.
+    /// Arguments as OpenAI's libraries keep them next to the text in calls that are sent back. Ignored.
     #[serde(default, deserialize_with = "ignored", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub parsed_arguments: Option<()>,
@@ -261,7 +261,7 @@ impl ClientTools {
         ClientTools::of_functions(functions.collect(), choice)
     }
 
-    /// Validates functions, each beside its path in the request, and `tool_choice`.
+    /// Validates functions, each with its path in the request, and `tool_choice`.
     ///
     /// # Errors
     /// Names the function, the field in it, or the choice that is not supported.
@@ -369,13 +369,13 @@ pub(crate) async fn resume(
     caller: &Caller,
     policy: &Arc<Policy>,
     call: Option<&str>,
-    (conversation, options): &mut EpisodeQuestion,
+    request: &mut EpisodeRequest,
 ) {
     let Some(number) = call.and_then(|call| call.strip_prefix(CALL_PREFIX)) else { return };
     for prefix in EPISODE_PREFIXES {
         let id = format!("{prefix}{number}");
         if let Some(earlier) = traces::recent(state, caller, &id).await {
-            options.continues = earlier.continued(policy, conversation).map(Arc::new);
+            request.options.continues = earlier.continued(policy, &request.conversation).map(Arc::new);
             return;
         }
     }

@@ -96,7 +96,7 @@ impl ChoiceBuilder {
         let finish_reason =
             self.end.ok_or_else(|| ApiError::new(Code::Internal, "an episode ended without a result"))?;
         let reasoning_content = (!self.reasoning.is_empty()).then_some(self.reasoning);
-        // As in OpenAI's interface, empty content beside a refusal or tool calls is null.
+        // As in OpenAI's interface, empty content with a refusal or tool calls is null.
         let speaks = self.refusal.is_none() && self.calls.is_empty();
         let message = AssistantMessage {
             content: Some(self.content).filter(|content| speaks || !content.is_empty()),

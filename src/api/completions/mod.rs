@@ -42,10 +42,10 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let (plan, questions) = CompletionPlan::new(&state, request)?;
+    let (plan, episode_requests) = CompletionPlan::new(&state, request)?;
     // Each prompt is a request of its own, and so is each answer beyond the first.
-    caller.accounts.count_requests(questions.len() * plan.n - 1)?;
-    let started = episodes::start_all(&state, &caller, &plan.policy, questions, plan.n).await;
+    caller.accounts.count_requests(episode_requests.len() * plan.n - 1)?;
+    let started = episodes::start_all(&state, &caller, &plan.policy, episode_requests, plan.n).await;
     let events =
         started.map_err(|error| plan.of_form(error).renamed("messages", "prompt").renamed("rag.store", "store"))?;
     if plan.streams {

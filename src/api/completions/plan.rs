@@ -9,7 +9,7 @@ use super::logprobs::CompletionBuilder;
 use super::request::{CompletionRequest, PromptInput};
 use crate::api::body::within;
 use crate::api::chunks::CompletionHead;
-use crate::api::episodes::{self, EpisodeQuestion};
+use crate::api::episodes::{self, EpisodeRequest};
 use crate::api::error::{ApiError, Code};
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::AppState;
@@ -48,7 +48,7 @@ impl CompletionPlan {
     pub(super) fn new(
         state: &AppState,
         request: CompletionRequest,
-    ) -> Result<(CompletionPlan, Vec<EpisodeQuestion>), ApiError> {
+    ) -> Result<(CompletionPlan, Vec<EpisodeRequest>), ApiError> {
         // Completions continue the prompt as it is, so the protocol of the policy must not touch it.
         let policy = state.policy(&request.model)?.verbatim.clone();
         let head = CompletionHead::new(state, &policy, episodes::id("cmpl"));
@@ -95,8 +95,11 @@ impl CompletionPlan {
             logprobs,
             form_param,
         };
-        let question = |(text, prompt)| (Conversation::new(text), EpisodeOptions { prompt, ..options.clone() });
-        Ok((plan, prompts.into_iter().map(question).collect()))
+        let episode_request = |(text, prompt)| EpisodeRequest {
+            conversation: Conversation::new(text),
+            options: EpisodeOptions { prompt, ..options.clone() },
+        };
+        Ok((plan, prompts.into_iter().map(episode_request).collect()))
     }
 
     /// Replaces the field in an error about the form of the answers with the field that the request used.

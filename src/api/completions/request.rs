@@ -72,8 +72,8 @@ pub struct CompletionRequest {
     pub guided_choice: Option<Vec<String>>,
     /// Lark grammar of the answer: old name of `structured_outputs.grammar`. Not in OpenAI's interface.
     pub guided_grammar: Option<String>,
-    /// Up to 64 token IDs that end the answer, beside the model's own. The text of such a token is not returned. Only
-    /// for policies that do not search. Not in OpenAI's interface.
+    /// Up to 64 token IDs that end the answer, in addition to the model's own. The text of such a token is not
+    /// returned. Only for policies that do not search. Not in OpenAI's interface.
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the answer. Only for policies that do not search.
     /// Not in OpenAI's interface.
@@ -83,7 +83,7 @@ pub struct CompletionRequest {
     pub min_tokens: Option<u32>,
     /// If `false`, no trace is kept (`/v1/traces`). Not in OpenAI's interface.
     pub store: Option<bool>,
-    /// Priority of the request beside others: at most that of the key, which is also the default. Not in OpenAI's
+    /// Priority of the request relative to others: at most that of the key, which is also the default. Not in OpenAI's
     /// interface.
     pub priority: Option<RequestPriority>,
     /// Name of the end user, for the log.

@@ -21,9 +21,9 @@ use self::record::{ConversationObject, ConversationRecord, checked_items};
 use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::metadata::check_metadata;
 use super::responses::chat_history::ChatHistory;
 use super::responses::parsed_item::ParsedItem;
-use super::responses::plan_metadata;
 use super::state::{AppState, now};
 use super::unknown_id;
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
@@ -87,11 +87,11 @@ pub(crate) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ConversationRequest>,
 ) -> Result<axum::Json<ConversationObject>, ApiError> {
-    plan_metadata(request.metadata.as_ref())?;
+    check_metadata(request.metadata.as_ref())?;
     let items = checked_items(request.items.unwrap_or_default())?;
     let id = format!("conv_{}", Uuid::now_v7().simple());
     let record = ConversationRecord { created_at: now(), metadata: request.metadata.unwrap_or_default() };
-    // In one write, so that no response continues a conversation without its first items.
+    // In one write, so no response continues a conversation without its first items.
     state.records.put_with(key(&caller, &id), record.clone(), items).await?;
     Ok(axum::Json(ConversationObject::new(id, record)))
 }
@@ -124,7 +124,7 @@ pub(crate) async fn update(
     id: Result<Path<String>, PathRejection>,
     JsonBody(request): JsonBody<ConversationUpdate>,
 ) -> Result<axum::Json<ConversationObject>, ApiError> {
-    plan_metadata(request.metadata.as_ref())?;
+    check_metadata(request.metadata.as_ref())?;
     let (id, mut record) = find(&state, &caller, known(id)?).await?;
     record.metadata = request.metadata.unwrap_or_default();
     // The conversation may have been deleted since it was read.
@@ -184,7 +184,7 @@ pub(super) async fn messages(state: &AppState, caller: &Caller, id: &str) -> Res
                 items.push((at, item));
             }
         }
-        // Checked after each page, so that at most one page beyond the limits is read.
+        // Checked after each page, so at most one page beyond the limits is read.
         if count > MAX_ITEMS || bytes > MAX_TEXT {
             let message = format!(
                 "the conversation `{id}` has more than {MAX_ITEMS} items or {MAX_TEXT} bytes of text: begin another one"

@@ -47,7 +47,7 @@ pub(in crate::api) fn item_id(item: &Value) -> String {
     item["id"].as_str().map_or_else(new, str::to_owned)
 }
 
-/// Checks the items of a request and completes them. Each gets an ID of its own, so that none replaces another one.
+/// Checks the items of a request and completes them. Each gets an ID of its own, so none replaces another one.
 ///
 /// # Errors
 /// Names the item, and the field in it, that cannot be used.

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use waymark_index::{GraphInfo, IndexInfo, Mode};
 
 use crate::api::error::{ApiError, ErrorBody};
-use crate::api::indexes::{INDEX, IndexedState};
+use crate::api::indexes::{INDEX, IndexOnly};
 
 /// Summary of the served index.
 #[derive(Debug, Serialize, ToSchema)]
@@ -79,9 +79,9 @@ impl From<GraphInfo> for IndexGraph {
     params(("index" = Option<String>, Query, description = "name of the index; defaults to `default`")),
     responses(
     (status = 200, description = "name and size of the index", body = IndexSummary),
-    (status = 400, description = "the server has no index", body = ErrorBody),
+    (status = 400, description = "the server has no index, or a parameter is invalid", body = ErrorBody),
 ))]
-pub(crate) async fn get(IndexedState(state): IndexedState) -> Result<axum::Json<IndexSummary>, ApiError> {
+pub(crate) async fn get(IndexOnly(state): IndexOnly) -> Result<axum::Json<IndexSummary>, ApiError> {
     let library = state.library()?;
     let index = library.live.current();
     let IndexInfo { snapshot, corpus, passages, embedder, dims, graph, modes, bytes, .. } = index.info();

@@ -160,9 +160,10 @@ pub(crate) async fn content(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let (id, record) = find(&state, &caller, known(id)?)?;
-    let path = state.vector_stores()?.files.content(&id, &record);
+    let stores = Arc::clone(state.vector_stores()?);
     // Read whole: the size of a file is bounded by `--file-limit`.
-    let bytes = run_blocking(move || std::fs::read(path).map_err(unwritable)).await?;
+    let read = move || std::fs::read(stores.files.content(&id, &record)).map_err(unwritable);
+    let bytes = run_blocking(read).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], Body::from(bytes)).into_response())
 }
 

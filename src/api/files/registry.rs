@@ -29,6 +29,12 @@ const UNFINISHED: &str = ".";
 /// Maximum length of the name of a file on disk, in bytes.
 const MAX_NAME_BYTES: usize = 120;
 
+/// Maximum length of an extension in a shortened name, in characters.
+const MAX_EXTENSION: usize = 16;
+
+/// Extensions of compressed files. The extension before them tells the format.
+const COMPRESSIONS: [&str; 4] = ["gz", "gzip", "zst", "zstd"];
+
 /// Uploaded file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct FileRecord {
@@ -160,7 +166,7 @@ impl UploadedFiles {
         fs::rename(&part.dir, &dir)?;
         durable_file::sync_parent(&dir)?;
         files.insert(room.id.clone(), Arc::new(record));
-        // Given back under the lock, so that no other upload sees the room as free.
+        // Given back under the lock, so no other upload sees the room as free.
         drop(room);
         Ok(())
     }
@@ -184,7 +190,11 @@ impl UploadedFiles {
 
     /// Returns the path of the content of a file.
     pub(crate) fn content(&self, id: &str, record: &FileRecord) -> PathBuf {
-        self.folder.join(id).join(CONTENT).join(name_on_disk(&record.filename))
+        let folder = self.folder.join(id).join(CONTENT);
+        let path = folder.join(name_on_disk(&record.filename));
+        let earlier = folder.join(earlier_name_on_disk(&record.filename));
+        // Only long names of compressed files differ, so others cost no access to the disk.
+        if earlier != path && !path.exists() && earlier.exists() { earlier } else { path }
     }
 
     /// Removes the file `id`.
@@ -233,14 +243,39 @@ pub(crate) fn unwritable(error: impl std::fmt::Display) -> ApiError {
 }
 
 /// Returns the name of a file without anything that has a meaning in paths. The extension stays, because it tells the
-/// format.
+/// format; that of a compressed file stays together with the one before it.
 fn name_on_disk(filename: &str) -> String {
+    let (stem, extension) = parts(&plain(filename));
+    let is_compressed = COMPRESSIONS.iter().any(|compression| extension.eq_ignore_ascii_case(compression));
+    let (inner_stem, inner) = parts(&stem);
+    if is_compressed && !inner.is_empty() && stem.len() + extension.len() > MAX_NAME_BYTES {
+        return shortened(inner_stem, &format!("{inner}.{extension}"));
+    }
+    shortened(stem, &extension)
+}
+
+/// Returns the name that earlier versions gave a file. They kept the last extension alone.
+fn earlier_name_on_disk(filename: &str) -> String {
+    let (stem, extension) = parts(&plain(filename));
+    shortened(stem, &extension)
+}
+
+/// Replaces the characters of a name that may have a meaning in paths.
+fn plain(filename: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || " ._-()".contains(c) { c } else { '_' };
-    let name: String = filename.chars().map(plain).collect();
-    let path = Path::new(&name);
+    filename.chars().map(plain).collect()
+}
+
+/// Splits a name into its stem and the beginning of its extension.
+fn parts(name: &str) -> (String, String) {
+    let path = Path::new(name);
     let of = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned()).unwrap_or_default();
-    let extension: String = of(path.extension()).chars().take(16).collect();
-    let mut stem = of(path.file_stem());
+    let extension = of(path.extension()).chars().take(MAX_EXTENSION).collect();
+    (of(path.file_stem()), extension)
+}
+
+/// Returns a name of at most [`MAX_NAME_BYTES`] and a dot, which ends in the extension.
+fn shortened(mut stem: String, extension: &str) -> String {
     while stem.len() + extension.len() > MAX_NAME_BYTES {
         stem.pop();
     }
@@ -288,7 +323,28 @@ mod tests {
         ] {
             assert_eq!(name_on_disk(given), expected, "{given}");
         }
-        let long = name_on_disk(&format!("{}.txt", "ü".repeat(500)));
-        assert!(long.len() <= MAX_NAME_BYTES + 1 && long.ends_with(".txt"), "{long}");
+        for extension in ["txt", "csv.gz", "JSONL.GZIP", "tsv.zst", "md.zstd"] {
+            let long = name_on_disk(&format!("{}.{extension}", "ü".repeat(500)));
+            assert!(long.len() <= MAX_NAME_BYTES + 1 && long.ends_with(&format!("ü.{extension}")), "{long}");
+        }
+        let unknown = name_on_disk(&format!("a.{}.gz", "x".repeat(500)));
+        assert_eq!(unknown, format!("a.{}.gz", "x".repeat(MAX_EXTENSION)));
+    }
+
+    #[test]
+    fn a_file_that_an_earlier_version_stored_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = UploadedFiles::open(folder.path().to_owned(), 1 << 10).unwrap();
+        let filename = format!("{}.csv.gz", "x".repeat(200));
+        let purpose = "assistants".to_owned();
+        let record = FileRecord { owner: None, created_at: 0, filename, purpose, bytes: 0 };
+        let new = files.content("a", &record);
+        assert!(new.to_string_lossy().ends_with("x.csv.gz"), "{}", new.display());
+        fs::create_dir_all(new.parent().unwrap()).unwrap();
+        let earlier = new.with_file_name(format!("{}.gz", "x".repeat(MAX_NAME_BYTES - 2)));
+        fs::write(&earlier, "").unwrap();
+        assert_eq!(files.content("a", &record), earlier);
+        fs::write(&new, "").unwrap();
+        assert_eq!(files.content("a", &record), new);
     }
 }

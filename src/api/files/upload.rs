@@ -4,14 +4,16 @@ use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::header;
+use futures::TryStreamExt;
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 use waymark_runtime::durable_file;
 
@@ -24,11 +26,14 @@ use crate::api::vector_stores::VectorStores;
 /// Maximum size of a field other than the file, in bytes.
 const MAX_TEXT: u64 = 4096;
 
-/// Maximum size of everything in a body beside the file, in bytes.
+/// Maximum size of everything in a body except the file, in bytes.
 const MAX_REST: u64 = 64 << 10;
 
 /// Maximum length of a file name, in bytes.
 const MAX_FILENAME: usize = 1024;
+
+/// Minimum rate at which a body must arrive, in bytes per second.
+const MIN_RATE: u64 = 64 << 10;
 
 /// Number of chunks between the connection and the disk.
 const CHUNKS: usize = 4;
@@ -57,20 +62,20 @@ pub(super) struct Upload {
 /// Reads the body of `request` and writes the file under `id`.
 ///
 /// # Errors
-/// 400 if a field is missing or unknown, 408 if the body stops arriving, 413 if the file is too large, 415 for another
-/// media type, 503 if the disk fails.
+/// 400 if a field is missing or unknown, 408 if the body arrives too slowly, 413 if the file is too large, 415 for
+/// another media type, 503 if the disk fails.
 pub(super) async fn receive(state: &AppState, id: &str, request: Request) -> Result<Upload, ApiError> {
     let stores = Arc::clone(state.vector_stores()?);
     let limit = stores.limits.file;
-    let wait = state.config.connection.body;
-    let mut form = multipart(request, limit)?;
+    let mut timer = BodyTimer::new(state.config.connection.body, limit);
+    let mut form = multipart(request, limit, Arc::clone(&timer.arrived))?;
     let mut purpose = None;
     let mut file = None;
-    while let Some(field) = within(wait, form.next_field(), limit).await? {
+    while let Some(field) = timer.next(form.next_field()).await? {
         match field.name().unwrap_or_default().to_owned().as_str() {
-            "purpose" => purpose = Some(within(wait, field.text(), limit).await?),
+            "purpose" => purpose = Some(timer.next(field.text()).await?),
             "file" if file.is_some() => return Err(ApiError::unsupported("file", "more than one file is")),
-            "file" => file = Some(stored(&stores, id, field, wait).await?),
+            "file" => file = Some(stored(&stores, id, field, &mut timer).await?),
             name if name.starts_with("expires_after") => return Err(ApiError::unimplemented("expires_after")),
             name => return Err(ApiError::unknown(name)),
         }
@@ -89,7 +94,8 @@ fn declared_length(request: &Request) -> Option<u64> {
     request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn multipart(request: Request, limit: u64) -> Result<Multipart<'static>, ApiError> {
+/// Creates the reader of a form, which adds the number of bytes that it receives to `arrived`.
+fn multipart(request: Request, limit: u64, arrived: Arc<AtomicU64>) -> Result<Multipart<'static>, ApiError> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind).map_err(|_| {
         ApiError::new(Code::UnsupportedMediaType, "the body must be sent with `content-type: multipart/form-data`")
@@ -100,7 +106,10 @@ fn multipart(request: Request, limit: u64) -> Result<Multipart<'static>, ApiErro
     }
     let sizes = SizeLimit::new().whole_stream(limit + MAX_REST).per_field(MAX_TEXT).for_field("file", limit);
     let constraints = Constraints::new().size_limit(sizes);
-    Ok(Multipart::with_constraints(request.into_body().into_data_stream(), boundary, constraints))
+    let body = request.into_body().into_data_stream().inspect_ok(move |chunk| {
+        arrived.fetch_add(chunk.len() as u64, Relaxed);
+    });
+    Ok(Multipart::with_constraints(body, boundary, constraints))
 }
 
 /// Writes the content of a field to disk. Returns its name and its size.
@@ -108,9 +117,8 @@ async fn stored(
     stores: &Arc<VectorStores>,
     id: &str,
     mut field: Field<'static>,
-    wait: Duration,
+    timer: &mut BodyTimer,
 ) -> Result<(String, u64, PartialFile), ApiError> {
-    let limit = stores.limits.file;
     let filename = field.file_name().unwrap_or_default().to_owned();
     if filename.is_empty() || filename.len() > MAX_FILENAME {
         let message = format!("`file` must have a name of at most {MAX_FILENAME} bytes");
@@ -124,7 +132,7 @@ async fn stored(
     };
     let (chunks, writer) = writer(part.content.clone());
     let mut bytes = 0;
-    while let Some(chunk) = within(wait, field.chunk(), limit).await? {
+    while let Some(chunk) = timer.next(field.chunk()).await? {
         bytes += chunk.len() as u64;
         // The writer has failed; its error follows.
         if chunks.send(chunk).await.is_err() {
@@ -150,20 +158,53 @@ fn writer(path: PathBuf) -> (mpsc::Sender<Bytes>, tokio::task::JoinHandle<Result
     (chunks, tokio::task::spawn_blocking(write))
 }
 
-/// Waits for the next part of the body.
-async fn within<T>(
+/// Limits of the time that a body takes to arrive. The time that the disk takes does not count.
+#[derive(Debug)]
+struct BodyTimer {
+    /// Maximum time until the next part of the body.
     wait: Duration,
-    next: impl Future<Output = Result<T, multer::Error>>,
+    /// Time spent waiting for the body so far.
+    waited: Duration,
+    /// Number of bytes that have arrived.
+    arrived: Arc<AtomicU64>,
+    /// Maximum size of the file, in bytes, for errors.
     limit: u64,
-) -> Result<T, ApiError> {
-    let late = |_| {
-        let message = format!("no part of the body arrived within {} seconds", wait.as_secs_f64());
+}
+
+impl BodyTimer {
+    fn new(wait: Duration, limit: u64) -> BodyTimer {
+        BodyTimer { wait, waited: Duration::ZERO, arrived: Arc::default(), limit }
+    }
+
+    /// Waits for the next part of the body.
+    ///
+    /// # Errors
+    /// 408 if the part or the body so far took too long, 413 if the body is too large, 400 if it is not a valid form.
+    async fn next<T>(&mut self, part: impl Future<Output = Result<T, multer::Error>>) -> Result<T, ApiError> {
+        let started = Instant::now();
+        let received = timeout(self.wait.min(self.left()), part).await;
+        self.waited += started.elapsed();
+        received.map_err(|_| self.late())?.map_err(|error| match error {
+            multer::Error::StreamSizeExceeded { .. } | multer::Error::FieldSizeExceeded { .. } => too_large(self.limit),
+            error => ApiError::new(Code::InvalidValue, format!("the body is not a valid form: {error}")),
+        })
+    }
+
+    /// Returns the time that is left until the body counts as too slow: a wait for one part, and the time that the
+    /// minimum rate gives to the bytes so far.
+    fn left(&self) -> Duration {
+        let earned = Duration::from_secs_f64(self.arrived.load(Relaxed) as f64 / MIN_RATE as f64);
+        self.wait.saturating_add(earned).saturating_sub(self.waited)
+    }
+
+    fn late(&self) -> ApiError {
+        let message = format!(
+            "the body arrived too slowly: leave no pause of {} seconds, and send at least {} KiB per second on average",
+            self.wait.as_secs_f64(),
+            MIN_RATE >> 10
+        );
         ApiError::new(Code::RequestTimeout, message)
-    };
-    timeout(wait, next).await.map_err(late)?.map_err(|error| match error {
-        multer::Error::StreamSizeExceeded { .. } | multer::Error::FieldSizeExceeded { .. } => too_large(limit),
-        error => ApiError::new(Code::InvalidValue, format!("the body is not a valid form: {error}")),
-    })
+    }
 }
 
 fn too_large(limit: u64) -> ApiError {

@@ -147,7 +147,7 @@ impl ParkedSessions {
             _ if !same => None,
             // Also if `ids` adds nothing, because the session's last token is not computed yet.
             kept if kept == session.len() => Some(session),
-            // The client ended its turn before the engine did, or went on with another token.
+            // The client ended its turn before the engine did, or continued with another token.
             kept => Some(engine.shorten(session, kept, options)),
         }
     }
@@ -201,9 +201,9 @@ mod tests {
         for ids in [[1, 2].as_slice(), &[1, 3, 4]] {
             assert!(parked.settle(&name, ids).now_or_never().is_some(), "{ids:?}");
         }
-        let began = Instant::now();
+        let started = Instant::now();
         parked.settle(&name, &[1, 2, 3]).await;
-        assert!(began.elapsed() >= SETTLING, "not for ever");
+        assert!(started.elapsed() >= SETTLING, "not for ever");
         let waiting = parked.clone();
         let same = name.clone();
         let waits = tokio::spawn(async move { waiting.settle(&same, &[1, 2, 3]).await });

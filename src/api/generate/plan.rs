@@ -218,7 +218,7 @@ fn salt(caller: u64, request: Option<&str>) -> Result<u64, ApiError> {
         return Err(ApiError::invalid("cache_salt", message));
     }
     let mut hasher = blake3::Hasher::new();
-    // Hashed with the caller's salt, so that tenants who choose the same salt share no prefixes.
+    // Hashed with the caller's salt, so tenants who choose the same salt share no prefixes.
     hasher.update(b"cache_salt").update(&caller.to_le_bytes()).update(request.as_bytes());
     let mut salt = [0; 8];
     hasher.finalize_xof().fill(&mut salt);

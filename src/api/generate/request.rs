@@ -83,7 +83,7 @@ pub struct GenerateParams {
     /// Labels, up to 64: a line that begins with one ends the generation with its line break. The sequence's end counts as
     /// the beginning of a line. Not in vLLM.
     pub stop_lines: Option<Vec<String>>,
-    /// Token IDs that end the generation, beside the model's own.
+    /// Token IDs that end the generation, in addition to the model's own.
     pub stop_token_ids: Option<Vec<u32>>,
     /// If `true`, the model's own end-of-sequence tokens do not end the generation.
     pub ignore_eos: Option<bool>,

@@ -36,7 +36,7 @@ pub(super) enum GeneratedPart {
 /// Parts of a generation. The last one is its end or an error.
 pub(super) type Generated = BoxStream<'static, Result<GeneratedPart, ApiError>>;
 
-/// Starts a generation and waits for its first part, so that a refused one gets an error status.
+/// Starts a generation and waits for its first part, so a refused one gets an error status.
 pub(super) async fn begin(
     state: &AppState,
     caller: &Caller,

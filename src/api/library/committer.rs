@@ -9,7 +9,7 @@ use waymark_index::{Changes, CommitOptions, CommitReport, IndexError, LiveIndex,
 use super::queue::{ChangeQueue, QueuedChange};
 use super::{AcceptedChange, ChangeProgress};
 use crate::api::commit_meter::{CommitLog, CommitMeter};
-use crate::api::documents::CommitResponse;
+use crate::api::commit_response::CommitResponse;
 use crate::api::error::{ApiError, Code};
 use crate::api::metrics::IndexMetrics;
 
@@ -94,7 +94,7 @@ impl Committer {
 
     /// Commits changes of different documents. Returns accepted changes that have to wait for another process.
     fn make_next(&self, group: Vec<QueuedChange>) -> Vec<QueuedChange> {
-        // Reset before the changes count as running, so that none shows the last step of the previous commit.
+        // Reset before the changes count as running, so none shows the last step of the previous commit.
         self.meter.set(None);
         for waiting in &group {
             waiting.progress.send_replace(ChangeProgress::Running);
@@ -104,7 +104,7 @@ impl Committer {
         span.in_scope(|| self.make(group))
     }
 
-    /// Commits changes together. If that fails, commits each one alone, so that none fails because of another. Returns
+    /// Commits changes together. If that fails, commits each one alone, so none fails because of another. Returns
     /// accepted changes that have to wait for another process: they were acknowledged and must not be lost.
     fn make(&self, mut group: Vec<QueuedChange>) -> Vec<QueuedChange> {
         let together = group.len();
@@ -153,20 +153,20 @@ impl Committer {
         prepared: Vec<Arc<PreparedVectors>>,
     ) -> Result<Vec<Result<CommitReport, ApiError>>, ApiError> {
         let options = CommitOptions { prepared, ..self.options.clone() };
-        let begun = Instant::now();
-        let log = CommitLog { begun, meter: &self.meter };
+        let started = Instant::now();
+        let log = CommitLog { started, meter: &self.meter };
         let commit = || self.live.commit_accepted(changes, &options, &log);
         // The panic hook has already printed the message and the location.
         let made = catch_unwind(AssertUnwindSafe(commit)).map_err(|_| bug())?.map_err(|error| refusal(&error))?;
         if made.iter().flatten().any(|report| report.published) {
-            self.metrics.published(begun.elapsed());
+            self.metrics.published(started.elapsed());
         }
         Ok(made.into_iter().map(|made| made.map_err(|error| refusal(&error))).collect())
     }
 
     /// Reports the result of a change to the log, to the metrics, and to its tickets.
     fn tell(&self, waiting: QueuedChange, made: Result<CommitReport, ApiError>, together: usize) {
-        let QueuedChange { begun, span, progress, slot, accepted, .. } = waiting;
+        let QueuedChange { started, span, progress, slot, accepted, .. } = waiting;
         // Removed before the result is known, since a change that is reported as done must not be made again.
         if let Some(AcceptedChange { pending, file }) = accepted {
             pending.remove(&file);
@@ -175,7 +175,7 @@ impl Committer {
             Ok(report) => {
                 let CommitReport { added, replaced, removed, cut, .. } = *report;
                 let snapshot = report.manifest.snapshot;
-                let seconds = begun.elapsed().as_secs_f64();
+                let seconds = started.elapsed().as_secs_f64();
                 tracing::info!(snapshot, added, replaced, removed, cut, together, seconds, "committed");
             }
             Err(error) if error.code == Code::CommitFailed => {
@@ -184,7 +184,7 @@ impl Committer {
             }
             Err(_) => {}
         });
-        let made = made.map(|report| CommitResponse::of(&report, begun));
+        let made = made.map(|report| CommitResponse::of(&report, started));
         // The slot is released before the result is sent, because the caller may send its next change at once.
         drop(slot);
         progress.send_replace(ChangeProgress::Finished(made));

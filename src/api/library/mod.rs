@@ -19,7 +19,7 @@ use self::committer::{CommitPass, Committer, bug, refusal};
 use self::queue::{ChangeQueue, SLICE, size};
 use super::auth::Caller;
 use super::commit_meter::{CommitMeter, CommitStep};
-use super::documents::CommitResponse;
+use super::commit_response::CommitResponse;
 use super::drain::{self, Drain};
 use super::error::{ApiError, Code};
 use super::fair_slots::{FairSlot, FairSlots};
@@ -177,7 +177,7 @@ impl Library {
         Ok(self.enqueue(changes, None, None, self.committer(options, metrics), drain))
     }
 
-    /// Refuses further changes from now on, so that the index can be removed. Returns `false`, and refuses none, if a
+    /// Refuses further changes from now on, so the index can be removed. Returns `false`, and refuses none, if a
     /// change was accepted or is queued. Call it while commits are held back.
     pub(crate) fn close(&self) -> bool {
         let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
@@ -220,7 +220,7 @@ impl Library {
         options.map(|options| options.keep).ok_or_else(read_only)
     }
 
-    /// Makes a change durable before its commit, so that it may be acknowledged.
+    /// Makes a change durable before its commit, so it may be acknowledged.
     ///
     /// # Errors
     /// 400 and 403 as [`Library::submit`], and 500 if the change cannot be written.
@@ -269,7 +269,7 @@ impl Library {
         let interest: Option<Arc<()>> = accepted.is_none().then(Arc::default);
         let wanted = interest.as_ref().map(Arc::downgrade);
         let ticket = ChangeTicket { progress: receiver, meter: self.meter.clone(), _interest: interest };
-        // Held before the change is queued, so that a drain cannot miss it.
+        // Held before the change is queued, so a drain cannot miss it.
         ticket.hold(drain);
         let preparing = (size(&changes) > SLICE).then(|| changes.clone());
         let number = self.queue.push(changes, preparing.is_some(), accepted, progress, slot);
@@ -303,7 +303,7 @@ async fn commit_all(
 ) {
     let mut is_waiting = false;
     loop {
-        // Given back after each commit, so that a restore may come in between.
+        // Given back after each commit, so a restore may come in between.
         let held = Arc::clone(turn).lock_owned().await;
         if held.awaits_process && !is_waiting {
             return;

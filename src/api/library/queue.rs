@@ -27,7 +27,7 @@ pub(super) struct QueuedChange {
     preparing: bool,
     pub(super) prepared: Option<Arc<PreparedVectors>>,
     pub(super) accepted: Option<AcceptedChange>,
-    pub(super) begun: Instant,
+    pub(super) started: Instant,
     /// Span of the request that made the change.
     pub(super) span: Span,
     pub(super) progress: watch::Sender<ChangeProgress>,
@@ -54,7 +54,7 @@ impl ChangeQueue {
         progress: watch::Sender<ChangeProgress>,
         slot: Option<FairSlot>,
     ) -> u64 {
-        let begun = Instant::now();
+        let started = Instant::now();
         let span = Span::current();
         let mut waiting = self.lock();
         let number = waiting.next_number;
@@ -66,7 +66,7 @@ impl ChangeQueue {
             preparing,
             prepared,
             accepted,
-            begun,
+            started,
             span,
             progress,
             slot,
@@ -129,7 +129,7 @@ impl ChangeQueue {
             apart(waiting.changes.iter().map(|waiting| &waiting.changes)).into_iter().zip(&waiting.changes).enumerate();
         let ready = ready.filter(|(_, (apart, change))| *apart && !change.preparing);
         let mut ready: Vec<(bool, usize, usize)> = ready
-            .map(|(place, (_, change))| (change.begun.elapsed() < PATIENCE, size(&change.changes), place))
+            .map(|(place, (_, change))| (change.started.elapsed() < PATIENCE, size(&change.changes), place))
             .collect();
         // `false` comes first: changes that have waited for long, then small ones.
         ready.sort_unstable();
@@ -160,7 +160,7 @@ fn apart<'c>(waiting: impl Iterator<Item = &'c Changes>) -> Vec<bool> {
     let apart = waiting.enumerate().map(|(place, changes)| {
         let open = place == 0 || changes.chunked.is_empty();
         let apart = open && !removes_unnamed && changes.ids().all(|id| !named.contains(id));
-        // Includes changes that must wait, so that the changes of one document keep their order.
+        // Includes changes that must wait, so the changes of one document keep their order.
         removes_unnamed |= !changes.chunked.is_empty();
         named.extend(changes.ids());
         apart

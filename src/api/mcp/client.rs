@@ -57,7 +57,7 @@ pub(super) fn negotiate(wanted: &str) -> &'static str {
     VERSIONS.into_iter().find(|version| *version == wanted).unwrap_or(VERSIONS[0])
 }
 
-/// Returns `true` if a request has no `Origin` header, so that it does not come from a browser, or an allowed one. CORS
+/// Returns `true` if a request has no `Origin` header, so it does not come from a browser, or an allowed one. CORS
 /// alone does not protect against DNS rebinding, where a page's own host name resolves to this server and the browser
 /// takes the request for a same-origin one.
 fn origin_allowed(headers: &HeaderMap, allowed: &[String]) -> bool {

@@ -113,7 +113,7 @@ impl McpMessage {
         if !value.is_object() {
             return Err(McpFault::request(ApiError::new(Code::InvalidValue, "a message must be a JSON object")));
         }
-        // Read separately, so that the error for an otherwise malformed message still names its request.
+        // Read separately, so the error for an otherwise malformed message still names its request.
         let id = value.get("id").and_then(|id| McpId::deserialize(id).ok());
         let shaped = body::shaped::<McpMessage>(value).and_then(McpMessage::checked);
         shaped.map_err(|error| McpFault::request(error).to(id))

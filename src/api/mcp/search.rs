@@ -18,7 +18,7 @@ pub(super) const DESCRIPTION: &str = "Finds the passages of the corpus that are 
 /// Arguments of the tool: a query with the search options that a model is offered.
 type SearchArguments = WithSearch<SearchArgument>;
 
-/// Argument of the tool beside the search options.
+/// Argument of the tool other than the search options.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchArgument {

@@ -120,7 +120,7 @@ pub(super) fn list(state: &AppState) -> Result<Vec<ToolListing>, ApiError> {
     McpTool::offered(state).into_iter().map(|tool| tool.listed(state)).collect()
 }
 
-/// Calls a tool; `search` uses the index of the caller's key. A failure in the tool is a result as well, so that a
+/// Calls a tool; `search` uses the index of the caller's key. A failure in the tool is a result as well, so a
 /// model can read it.
 ///
 /// # Errors

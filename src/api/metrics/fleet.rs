@@ -1,4 +1,4 @@
-//! Metrics of requests to engines elsewhere. All are 0 on a server that samples its tokens itself.
+//! Metrics of requests to remote engines. All are 0 on a server that samples its tokens itself.
 
 use waymark_runtime::fleet::FleetCounters;
 
@@ -9,16 +9,16 @@ pub(super) fn record(recorder: &MetricsRecorder, counters: Option<&FleetCounters
     let none = FleetCounters::default();
     let counters = counters.unwrap_or(&none);
     for (name, help, counter) in [
-        ("waymark_remote_requests_total", "Requests to engines elsewhere", &counters.requests_total),
-        ("waymark_remote_failures_total", "Requests to engines elsewhere that failed", &counters.failures_total),
+        ("waymark_remote_requests_total", "Requests to remote engines", &counters.requests_total),
+        ("waymark_remote_failures_total", "Requests to remote engines that failed", &counters.failures_total),
         (
             "waymark_remote_resumptions_total",
-            "Generations that went on in a new request after a failure",
+            "Generations that continued in a new request after a failure",
             &counters.resumptions_total,
         ),
         (
             "waymark_remote_recomputed_tokens_total",
-            "Tokens that engines elsewhere computed again: prompt - cached - new",
+            "Tokens that remote engines recomputed: prompt - cached - new",
             &counters.recomputed_tokens_total,
         ),
         (
@@ -26,18 +26,18 @@ pub(super) fn record(recorder: &MetricsRecorder, counters: Option<&FleetCounters
             "Tokens sampled again because a constraint did not allow them",
             &counters.corrected_tokens_total,
         ),
-        ("waymark_remote_sent_bytes_total", "Bytes of bodies sent to engines elsewhere", &counters.sent_bytes_total),
+        ("waymark_remote_sent_bytes_total", "Bytes of bodies sent to remote engines", &counters.sent_bytes_total),
         (
             "waymark_remote_received_bytes_total",
-            "Bytes of bodies received from engines elsewhere",
+            "Bytes of bodies received from remote engines",
             &counters.received_bytes_total,
         ),
     ] {
         recorder.counter(name, help).absolute(counter.get());
     }
     for (name, help, gauge) in [
-        ("waymark_remote_engines", "Engines elsewhere", &counters.engines),
-        ("waymark_remote_engines_usable", "Engines elsewhere that take requests", &counters.engines_usable),
+        ("waymark_remote_engines", "Remote engines", &counters.engines),
+        ("waymark_remote_engines_usable", "Remote engines that accept requests", &counters.engines_usable),
     ] {
         recorder.gauge(name, help).set(gauge.get() as f64);
     }

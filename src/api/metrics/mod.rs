@@ -124,7 +124,7 @@ impl ServerMetrics {
     }
 
     /// Counts a request that ended with `status` after `time`. `route` is the pattern of the route, never the path that
-    /// a client sent, so that the number of label values stays bounded.
+    /// a client sent, so the number of label values stays bounded.
     pub(crate) fn request_ended(&self, route: String, status: u16, time: Duration) {
         self.in_flight.decrement(1.0);
         let seconds = self.recorder.with(|| {

@@ -100,10 +100,10 @@ mod tests {
         assert!(before.resident > 1 << 20 && before.reserved >= before.resident, "{before:?}");
         assert!(before.threads >= 1, "{before:?}");
         let files: Vec<_> = (0..20).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         let mut after = ProcessUsage::read().unwrap();
         // The system counts steps of 0.01 s, and other processes may take the CPU for longer.
-        while after.cpu_seconds <= before.cpu_seconds && begun.elapsed().as_secs() < 60 {
+        while after.cpu_seconds <= before.cpu_seconds && started.elapsed().as_secs() < 60 {
             after = ProcessUsage::read().unwrap();
         }
         assert!(after.cpu_seconds > before.cpu_seconds, "{before:?} {after:?}");

@@ -12,7 +12,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 /// sample until then, and some servers are never scraped.
 const UPKEEP_INTERVAL: usize = 4096;
 
-/// Recorder of the metrics of one server; clones share it. It is not installed for the process, so that several servers
+/// Recorder of the metrics of one server; clones share it. It is not installed for the process, so several servers
 /// in one process are counted separately.
 #[derive(Debug, Clone)]
 pub(super) struct MetricsRecorder {

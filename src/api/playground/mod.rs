@@ -3,7 +3,7 @@
 //! Its sources are in `page/` in TypeScript; `page/build` bundles them into `page/built`, which the program embeds
 //! (`files`). A test checks that the two belong together.
 //!
-//! The page's `Content-Security-Policy` allows only scripts, styles and requests of its own server, so that no other
+//! The page's `Content-Security-Policy` allows only scripts, styles and requests of its own server, so no other
 //! script runs even if a passage ended up in the page as markup. It also forbids the calls that turn text into markup.
 
 mod files;
@@ -105,7 +105,7 @@ fn send(file: &PageFile, asked: &HeaderMap) -> Response {
     if let Ok(tag) = HeaderValue::try_from(format!("W/{}", file.tag)) {
         headers.insert(header::ETAG, tag);
     }
-    // Checked by its tag each time, so that a new server's page never runs with files of the old one.
+    // Checked by its tag each time, so a new server's page never runs with files of the old one.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

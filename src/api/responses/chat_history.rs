@@ -31,7 +31,7 @@ impl ChatHistory {
         ChatHistory { messages, open, results: None }
     }
 
-    /// Adds items, each beside its path in the request.
+    /// Adds items, each with its path in the request.
     ///
     /// # Errors
     /// Names the call or the result that does not fit.
@@ -112,7 +112,7 @@ impl ItemReader {
 
     /// Returns the answer that a call belongs to: the last message, or a new one without text.
     fn answer(&mut self) -> &mut ConversationMessage {
-        // The answers of earlier responses are complete, so that no call joins one of them.
+        // The answers of earlier responses are complete, so no call joins one of them.
         let own = self.messages.len() > self.earlier;
         let answers = own && self.messages.last().is_some_and(|(_, last)| last.role == Role::Assistant);
         if !answers {

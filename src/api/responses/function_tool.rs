@@ -85,10 +85,19 @@ pub(super) enum ToolChoiceShape {
     Allowed(AllowedChoice),
 }
 
+/// Tools of a request that the policy may use.
+#[derive(Debug)]
+pub(super) struct ChosenTools {
+    /// Functions of the client.
+    pub(super) tools: ClientTools,
+    /// If `true`, the policy may search.
+    pub(super) searches: bool,
+}
+
 /// Functions of a request.
 #[derive(Debug, Default)]
 pub(super) struct FunctionTools {
-    /// Functions, each beside its path in the request.
+    /// Functions, each with its path in the request.
     functions: Vec<(String, FunctionDefinition)>,
 }
 
@@ -110,15 +119,15 @@ impl FunctionTools {
         Ok(listed)
     }
 
-    /// Validates the functions and the choice between them. `listed` is `true` if the request lists the search tool.
-    /// Returns the functions, and `true` if the policy may search.
+    /// Validates the functions and the choice between them. `has_search_tool` is `true` if the request lists the search
+    /// tool.
     ///
     /// # Errors
     /// Names the function or the choice that is not supported. No policy can be forced to search.
-    pub(super) fn chosen(self, choice: Option<&Value>, listed: bool) -> Result<(ClientTools, bool), ApiError> {
+    pub(super) fn choose(self, choice: Option<&Value>, has_search_tool: bool) -> Result<ChosenTools, ApiError> {
         let allows = |choice: &&Value| choice.get("type").is_some_and(|kind| kind == "allowed_tools");
         if let Some(choice) = choice.filter(allows) {
-            return self.allowed(body::read(choice.clone(), "tool_choice")?, listed);
+            return self.allowed(body::read(choice.clone(), "tool_choice")?, has_search_tool);
         }
         let mode = match choice {
             None => ToolChoice::Mode(ToolMode::Auto),
@@ -133,7 +142,7 @@ impl FunctionTools {
                 ToolChoice::Named(NamedTool { kind: ToolKind::Function, function: NamedFunction { name } })
             }
             Some(_) => {
-                let what = "choices other than `auto`, `none`, `required` beside functions, a function by its name, and `allowed_tools` are";
+                let what = "choices other than `auto`, `none`, `required` together with functions, a function by its name, and `allowed_tools` are";
                 return Err(ApiError::unsupported("tool_choice", what));
             }
         };
@@ -141,15 +150,15 @@ impl FunctionTools {
         let searches = !matches!(mode, ToolChoice::Mode(ToolMode::None));
         let tools = ClientTools::of_functions(self.functions, Some(mode))
             .map_err(|error| error.renamed("tool_choice.function.name", "tool_choice.name"))?;
-        Ok((tools, searches))
+        Ok(ChosenTools { tools, searches })
     }
 
-    fn allowed(self, choice: AllowedChoice, listed: bool) -> Result<(ClientTools, bool), ApiError> {
+    fn allowed(self, choice: AllowedChoice, has_search_tool: bool) -> Result<ChosenTools, ApiError> {
         const TOOLS: &str = "tool_choice.tools";
         let AllowedChoice { mode, tools, .. } = choice;
         check_count(TOOLS, tools.len())?;
         let mut names = Vec::new();
-        let mut searches = !listed;
+        let mut searches = !has_search_tool;
         for (at, AllowedTool { kind, name }) in tools.into_iter().enumerate() {
             let param = format!("{TOOLS}[{at}]");
             match (kind.as_str(), name) {
@@ -161,7 +170,7 @@ impl FunctionTools {
                 ("file_search", _) if mode == AllowedMode::Required => {
                     return Err(ApiError::unsupported(&param, "searches in the mode `required` are"));
                 }
-                ("file_search", _) if !listed => {
+                ("file_search", _) if !has_search_tool => {
                     let message = format!("`{param}`: there is no `file_search` in `tools`");
                     return Err(ApiError::invalid(&param, message));
                 }
@@ -170,6 +179,6 @@ impl FunctionTools {
             }
         }
         let functions = ClientTools::of_functions(self.functions, None)?;
-        Ok((functions.allowed(&names, mode)?, searches))
+        Ok(ChosenTools { tools: functions.allowed(&names, mode)?, searches })
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn generate(
         while !lock(&builder).is_over() {
             let batch = tokio::select! {
                 biased;
-                // Handled like an error of the episode, so that the stream ends with an event of its own kind.
+                // Handled like an error of the episode, so the stream ends with an event of its own kind.
                 () = &mut expired => vec![Err(shut_down())],
                 batch = batches.next() => match batch {
                     Some(batch) => batch.into_iter().map(|(_, event)| event).collect(),

@@ -42,7 +42,7 @@ pub struct InputCall {
     pub name: String,
     /// Arguments: a JSON object, as text.
     pub arguments: String,
-    /// Arguments as OpenAI's libraries keep them beside the text in calls that are sent back. Ignored.
+    /// Arguments as OpenAI's libraries keep them next to the text in calls that are sent back. Ignored.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub parsed_arguments: IgnoredAny,
@@ -159,7 +159,7 @@ pub struct InputPart {
     /// Tokens of an earlier answer. The model does not see them again.
     #[schema(value_type = Option<Vec<Object>>)]
     pub logprobs: Option<Value>,
-    /// Answer as OpenAI's libraries parse it beside the text of messages that are sent back. Ignored.
+    /// Answer as OpenAI's libraries parse it next to the text of messages that are sent back. Ignored.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub parsed: IgnoredAny,

@@ -14,7 +14,7 @@ use super::request::{ConversationParam, ReasoningRequest, ResponsesInput, Respon
 use super::tool::ToolShape;
 use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
-use crate::api::episodes;
+use crate::api::episodes::{self, EpisodeSeed};
 use crate::api::error::{ApiError, Code, Refusals};
 use crate::api::hint::Hint;
 use crate::api::state::AppState;
@@ -91,15 +91,17 @@ pub(crate) async fn count(
     caller: Caller,
     JsonBody(request): JsonBody<InputTokensRequest>,
 ) -> Result<axum::Json<InputTokens>, ApiError> {
-    let (plan, (conversation, mut options)) = planned(&state, &caller, request.into()).await?;
+    let (plan, mut episode_request) = planned(&state, &caller, request.into()).await?;
+    let options = &mut episode_request.options;
     // Neither changes the prompt, and compiling grammars takes time.
     options.form = None;
     options.calls.clear();
     options.strict.clear();
     // No episode runs, and `build` must not be asked for a trace.
     options.store = Some(false);
-    let question = (conversation, options);
-    let built = episodes::build(&plan.state, &caller, &plan.policy, vec![question], 1, 0, |seed, _, _| seed).await;
+    let requests = vec![episode_request];
+    let seed = EpisodeSeed::PerQuestion;
+    let built = episodes::build(&plan.state, &caller, &plan.policy, requests, 1, 0, seed).await;
     let built = built.map_err(of_input)?;
     let episode = built.first().ok_or_else(|| ApiError::new(Code::Internal, "no prompt was made"))?;
     Ok(axum::Json(InputTokens { object: "response.input_tokens", input_tokens: episode.prompt_tokens() }))

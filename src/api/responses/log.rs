@@ -67,7 +67,7 @@ impl EventLog {
             let mut next = from;
             let mut more = self.ended.subscribe();
             loop {
-                // Read before the messages, so that a message logged in between triggers another round.
+                // Read before the messages, so a message logged in between triggers another round.
                 let ended = *more.borrow_and_update();
                 let new = self.messages().list.get(next..).unwrap_or_default().to_vec();
                 next += new.len();

@@ -53,7 +53,7 @@ use axum::response::{IntoResponse, Response};
 use super::auth::Caller;
 use super::body::JsonBody;
 use super::conversations;
-use super::episodes::{self, EpisodeQuestion};
+use super::episodes::{self, EpisodeRequest};
 use super::error::{ApiError, Refusals};
 use super::state::AppState;
 use chat_history::ChatHistory;
@@ -63,7 +63,6 @@ use object::ResponseObject;
 use plan::{ResponsePlan, of_input};
 use request::ResponsesRequest;
 
-pub(in crate::api) use plan::metadata as plan_metadata;
 pub use store::Responses;
 
 /// Answers a question, or continues a conversation.
@@ -86,13 +85,13 @@ pub(super) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<ResponsesRequest>,
 ) -> Result<Response, ApiError> {
-    let (plan, question) = planned(&state, &caller, request).await?;
+    let (plan, episode_request) = planned(&state, &caller, request).await?;
     let sealer = if plan.show.sealed { Some(state.responses.seals.sealer(&caller).await?) } else { None };
     if plan.object.background {
-        // Checked before the episode starts, so that a refusal costs no work.
+        // Checked before the episode starts, so a refusal costs no work.
         state.responses.check_room(&caller)?;
     }
-    let started = episodes::start(&plan.state, &caller, &plan.policy, question, 1).await;
+    let started = episodes::start(&plan.state, &caller, &plan.policy, episode_request, 1).await;
     let events = started.map_err(of_input)?;
     let entry = ResponseEntry::new(&plan, &caller, sealer);
     if plan.object.background {
@@ -113,7 +112,7 @@ async fn planned(
     state: &AppState,
     caller: &Caller,
     mut request: ResponsesRequest,
-) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
+) -> Result<(ResponsePlan, EpisodeRequest), ApiError> {
     state.responses.seals.check(caller, &request.input).await?;
     references::resolve(state, caller, &mut request.input).await?;
     let previous = continued(state, caller, &request).await?;

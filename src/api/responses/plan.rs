@@ -1,6 +1,5 @@
 //! Validation of a request: its policy, conversation, search options, and what is returned and stored.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,6 +9,7 @@ use waymark_models::grammar::OutputForm;
 
 use super::chat_history::ChatHistory;
 use super::format::TextFormat;
+use super::function_tool::ChosenTools;
 use super::object::{ReasoningOptions, ResponseObject, ResponseStatus, TextOptions};
 use super::parsed_item::ParsedItem;
 use super::request::{ConversationParam, ConversationReference, ResponsesRequest, Truncation};
@@ -18,8 +18,9 @@ use super::tool::RequestTools;
 use crate::api::auth::Caller;
 use crate::api::chat::tool;
 use crate::api::conversations;
-use crate::api::episodes::{self, EpisodeQuestion};
+use crate::api::episodes::{self, EpisodeRequest};
 use crate::api::error::{ApiError, Code};
+use crate::api::metadata::check_metadata;
 use crate::api::rag::{self, RagTrace};
 use crate::api::sampling_params::{self, RequestSampling};
 use crate::api::state::{AppState, now};
@@ -56,7 +57,7 @@ impl ResponsePlan {
         caller: &Caller,
         request: ResponsesRequest,
         previous: ChatHistory,
-    ) -> Result<(ResponsePlan, EpisodeQuestion), ApiError> {
+    ) -> Result<(ResponsePlan, EpisodeRequest), ApiError> {
         let policy = state.policy(&request.model)?.policy.clone();
         let store = request.store.unwrap_or(true);
         check_store(state, &request, store)?;
@@ -67,8 +68,9 @@ impl ResponsePlan {
         // From here on the state searches the selected index, and the plan keeps it for the episodes.
         let state = &tools.searched(state, caller, named, &policy)?;
         let functions = std::mem::take(&mut tools.functions);
-        let (functions, searches) = functions.chosen(request.tool_choice.as_ref(), tools.lists_search())?;
-        metadata(request.metadata.as_ref())?;
+        let choice = request.tool_choice.as_ref();
+        let ChosenTools { tools: functions, searches } = functions.choose(choice, tools.lists_search())?;
+        check_metadata(request.metadata.as_ref())?;
         let id = format!("resp_{}", Uuid::now_v7().simple());
         let mut options = EpisodeOptions {
             id: Some(id.clone()),
@@ -105,8 +107,8 @@ impl ResponsePlan {
         let conversation = if options.truncates { readable(state, conversation)? } else { conversation };
         let (functions, conversation) =
             tool::offer(functions, request.parallel_tool_calls, &policy, conversation, &mut options);
-        let mut question = (conversation, options);
-        tool::resume(state, caller, &policy, answered.as_deref(), &mut question).await;
+        let mut episode_request = EpisodeRequest { conversation, options };
+        tool::resume(state, caller, &policy, answered.as_deref(), &mut episode_request).await;
         sampling_params::note_user(request.safety_identifier.as_deref().or(request.user.as_deref()));
         let stream = request.stream.unwrap_or(false);
         let plan = ResponsePlan {
@@ -121,7 +123,7 @@ impl ResponsePlan {
             input,
             conversation: conversation_key,
         };
-        Ok((plan, question))
+        Ok((plan, episode_request))
     }
 }
 
@@ -134,7 +136,7 @@ fn check_store(state: &AppState, request: &ResponsesRequest, store: bool) -> Res
     if request.conversation.is_some() && !store {
         return Err(ApiError::invalid("conversation", "`conversation` needs `store: true`"));
     }
-    // A conversation is kept even where no response is, so `store` has a meaning beside it.
+    // A conversation is kept even where no response is, so `store` has a meaning with one.
     let demanded = request.store == Some(true) && request.conversation.is_none();
     if (background || demanded) && !state.responses.is_enabled() {
         let message = "this server keeps no responses: start it with `--kept-responses` and `--response-bytes` above 0";
@@ -201,19 +203,6 @@ fn sampling(request: &ResponsesRequest) -> Result<Sampling, ApiError> {
         RequestSampling { temperature: request.temperature, top_p: request.top_p, ..RequestSampling::default() };
     // A vocabulary of 0 is enough here: only `logit_bias`, which this route does not have, is checked against it.
     params.sampling(0)
-}
-
-/// Checks the limits of OpenAI's interface.
-pub(in crate::api) fn metadata(metadata: Option<&BTreeMap<String, String>>) -> Result<(), ApiError> {
-    let metadata = metadata.into_iter().flatten();
-    // OpenAI states the limits in characters, not in bytes.
-    for (count, (name, value)) in metadata.enumerate() {
-        if count >= 16 || name.chars().count() > 64 || value.chars().count() > 512 {
-            let message = "`metadata` holds at most 16 pairs: names of 64 characters, values of 512";
-            return Err(ApiError::invalid("metadata", message));
-        }
-    }
-    Ok(())
 }
 
 fn object(

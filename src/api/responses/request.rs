@@ -178,7 +178,7 @@ pub struct ReasoningRequest {
     pub effort: Option<String>,
 }
 
-/// Question or list of items. Items stay raw JSON at first, so that errors can name the item and the field.
+/// Question or list of items. Items stay raw JSON at first, so errors can name the item and the field.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub enum ResponsesInput {
@@ -189,7 +189,7 @@ pub enum ResponsesInput {
 }
 
 impl ResponsesInput {
-    /// Parses the items, each beside its path in the request.
+    /// Parses the items, each with its path in the request.
     ///
     /// # Errors
     /// Names the item, and the field in it, that cannot be used.

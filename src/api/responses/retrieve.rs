@@ -29,7 +29,7 @@ struct RetrieveQuery {
 #[utoipa::path(get, path = "/v1/responses/{id}", operation_id = "getResponse", tag = "inference",
     params(
         ("id" = String, Path, description = "ID of the response"),
-        ("include" = Option<Vec<String>>, Query, description = "optional parts to return; log-probabilities only if requested at creation"),
+        ("include" = Option<Vec<String>>, Query, description = "optional parts to return; log-probabilities and sealed reasoning only if requested at creation"),
         ("stream" = Option<bool>, Query, description = "if `true`, the response is a stream of server-sent events"),
         ("starting_after" = Option<u64>, Query, description = "number of the last event received"),
     ),
@@ -55,6 +55,12 @@ pub(crate) async fn retrieve(
     if show.logprobs && !found.show().logprobs {
         let message =
             "`include`: this response was created without log-probabilities: request them when creating a response";
+        return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
+    }
+    // Reasoning is sealed while it is generated.
+    if show.sealed && !found.show().sealed {
+        let message =
+            "`include`: this response was created without sealed reasoning: request it when creating a response";
         return Err(ApiError::new(Code::UnsupportedParameter, message).with_param("include"));
     }
     if !asked.stream {

@@ -1,7 +1,7 @@
 //! Sealed reasoning: `reasoning.encrypted_content`, which a client keeps and may send back.
 //!
 //! A seal is base64url text of `key ID (16 bytes) | nonce (12 bytes) | ciphertext | tag (16 bytes)` by
-//! ChaCha20-Poly1305 (RFC 8439). The associated data is the tenant, so that no other tenant can use the seal. Servers
+//! ChaCha20-Poly1305 (RFC 8439). The associated data is the tenant, so no other tenant can use the seal. Servers
 //! over one state share its secrets; without a state, seals end with the process.
 
 use std::fmt;
@@ -114,7 +114,7 @@ impl Seals {
 
     async fn refresh(&self) -> Result<(), ApiError> {
         let youngest = RecordRange::youngest(RecordKind::Secret, None, MAX_SECRETS);
-        // Oldest first, so that servers that each added a secret agree on the first one.
+        // Oldest first, so servers that each added a secret agree on the first one.
         let range = RecordRange { order: RecordOrder::Ascending, ..youngest };
         let listed = self.records.list::<Vec<u8>>(&range).await?;
         let secrets = listed.into_iter().filter_map(|listed| SealSecret::new(&listed.id, &listed.value)).collect();

@@ -76,7 +76,7 @@ impl Responses {
         // Running responses come first: a response that ends meanwhile is stored before it is unregistered.
         let running = self.in_progress().get(id).cloned();
         if let Some(entry) = running {
-            // Refused like an absent one, so that no tenant learns which IDs others have.
+            // Refused like an absent one, so no tenant learns which IDs others have.
             return if entry.owner == caller.owner { Ok(FoundResponse::Running(entry)) } else { Err(absent()) };
         }
         let key = RecordKey::new(RecordKind::Response, caller.owner, id);
@@ -139,7 +139,7 @@ impl Responses {
         let registration = Registration { responses: self, id: Some(&entry.id) };
         if self.records.is_durable() {
             let left = entry.until.map_or(0, |until| until.saturating_duration_since(Instant::now()).as_secs());
-            // Rounded up, so that no other server takes the response for lost before its deadline.
+            // Rounded up, so no other server takes the response for lost before its deadline.
             let stored = StoredResponse::of(entry, &self.process, left + 1);
             self.records.put(key(entry), stored).await?;
         }

@@ -24,7 +24,7 @@ pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Event
         let mut batches = pin!(generate(entry.builder.clone(), events, owned.drain.clone()));
         let mut frame = Frame::default();
         while let Some(new_events) = batches.next().await {
-            // The response is stored before its last event is sent, so that a client that has read that event can fetch
+            // The response is stored before its last event is sent, so a client that has read that event can fetch
             // it.
             let over = lock(&entry.builder).is_over();
             if over {

@@ -110,7 +110,9 @@ impl RequestTools {
                     &format!("the policy {} does not search: tools are", policy.name),
                 ));
             }
-            (known.index, known.search) = check(state, caller, body::read(tool.clone(), &param)?, &param)?;
+            let checked = check(state, caller, body::read(tool.clone(), &param)?, &param)?;
+            known.index = checked.index;
+            known.search = checked.search;
             known.searching = Some(at);
             known.listed.push(tool);
         }
@@ -154,13 +156,16 @@ impl RequestTools {
     }
 }
 
-/// Validates the tool. Returns the name of its index and its search options.
-fn check(
-    state: &AppState,
-    caller: &Caller,
-    tool: FileSearchTool,
-    at: &str,
-) -> Result<(Option<String>, SearchOptions), ApiError> {
+/// Validated search tool.
+struct SearchTool {
+    /// Name of the index that the tool names. `None` if it names none.
+    index: Option<String>,
+    /// Options of the searches.
+    search: SearchOptions,
+}
+
+/// Validates the tool.
+fn check(state: &AppState, caller: &Caller, tool: FileSearchTool, at: &str) -> Result<SearchTool, ApiError> {
     let stores = tool.vector_store_ids.unwrap_or_default();
     let mut first: Option<AppState> = None;
     for (index, store) in stores.iter().enumerate() {
@@ -184,7 +189,7 @@ fn check(
     }
     let k = body::within(&format!("{at}.max_num_results"), tool.max_num_results, 1, MAX_RESULTS)?;
     let search = SearchOptions { k, filters: tool.filters.map(Arc::new), ..SearchOptions::default() };
-    Ok((stores.into_iter().next(), search))
+    Ok(SearchTool { index: stores.into_iter().next(), search })
 }
 
 impl RankingOptions {

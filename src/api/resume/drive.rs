@@ -36,7 +36,7 @@ pub(crate) fn drive(
     let stream = opened.stream.clone();
     let running = drain.enter();
     let task = async move {
-        // Moved into the task, so that however the task ends, the stream ends too.
+        // Moved into the task, so the stream ends however the task ends.
         let opened = opened;
         let stream = opened.stream.clone();
         let grace = opened.streams.config.grace;

@@ -29,7 +29,7 @@ pub(super) struct Gone {
 impl EventBuffer {
     /// Creates a buffer for about `bytes` bytes of events.
     pub(super) fn new(bytes: usize) -> EventBuffer {
-        // At least 1 byte, so that an empty buffer always accepts an event.
+        // At least 1 byte, so an empty buffer always accepts an event.
         EventBuffer { events: VecDeque::new(), first: 1, sent: 0, bytes: (0, 0), half: bytes.div_ceil(2).max(1) }
     }
 

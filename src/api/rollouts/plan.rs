@@ -5,11 +5,10 @@ use std::sync::Arc;
 use waymark_agent::{Conversation, ConversationMessage, EpisodeOptions, Policy, Role};
 use waymark_runtime::evaluate::Question;
 use waymark_training::reward::RewardChoice;
-use waymark_training::seeding;
 
 use super::request::{RolloutQuestion, RolloutRequest};
 use crate::api::body::within;
-use crate::api::episodes::{self, EpisodeQuestion};
+use crate::api::episodes::{self, EpisodeRequest};
 use crate::api::error::{ApiError, Code};
 use crate::api::rag;
 use crate::api::sampling_params::{self, RequestSampling};
@@ -41,7 +40,7 @@ pub(super) struct RolloutPlan {
     /// Questions as scores need them.
     pub(super) questions: Vec<Question>,
     /// Conversation and options of each question's trajectories.
-    pub(super) episodes: Vec<EpisodeQuestion>,
+    pub(super) episodes: Vec<EpisodeRequest>,
     /// Number of trajectories per question.
     pub(super) group: usize,
     /// Number of trajectories that are played at the same time.
@@ -69,19 +68,19 @@ impl RolloutPlan {
         let seed = episodes::seed(request.seed);
         let options = EpisodeOptions { id: Some(id.clone()), seed, ..options(&request)? };
         let mut questions = Vec::with_capacity(request.questions.len());
-        let mut conversations = Vec::with_capacity(request.questions.len());
+        let mut episodes = Vec::with_capacity(request.questions.len());
         for (index, asked) in request.questions.into_iter().enumerate() {
             let conversation = conversation(index, &asked)?;
-            let own =
+            let options =
                 EpisodeOptions { prompt: asked.prompt_ids.clone(), without: asked.without.clone(), ..options.clone() };
-            conversations.push((conversation, own));
+            episodes.push(EpisodeRequest { conversation, options });
             questions.push(question(asked));
         }
         Ok(RolloutPlan {
             id,
             policy: unguided(served),
             questions,
-            episodes: conversations,
+            episodes,
             group,
             concurrency,
             reward: request.reward,
@@ -93,12 +92,6 @@ impl RolloutPlan {
     pub(super) fn count(&self) -> usize {
         self.episodes.len() * self.group
     }
-}
-
-/// Returns the seed of the trajectory at `place` of a batch.
-pub(super) fn seed_at(seed: u64, _: usize, place: usize) -> u64 {
-    // Seeds are far apart, because each turn of an episode adds to its seed.
-    seeding::seed(seed, "rollout", place as u64)
 }
 
 /// Checks the number of questions and trajectories.
@@ -194,15 +187,6 @@ mod tests {
         assert_eq!(check_count(0, 1).unwrap_err().param.as_deref(), Some("questions"));
         assert_eq!(check_count(1025, 1).unwrap_err().param.as_deref(), Some("questions"));
         assert_eq!(check_count(65, 64).unwrap_err().param.as_deref(), Some("n"));
-    }
-
-    #[test]
-    fn seeds_of_a_batch_are_far_apart() {
-        let mut seeds: Vec<u64> = (0..MAX_TRAJECTORIES).map(|place| seed_at(7, place % 8, place)).collect();
-        seeds.sort_unstable();
-        // More than the turns of an episode.
-        assert!(seeds.windows(2).all(|pair| pair[1] - pair[0] > 1000));
-        assert_eq!(seed_at(7, 0, 9), seed_at(7, 1, 9), "the place alone decides");
     }
 
     #[test]

@@ -13,11 +13,11 @@ use waymark_training::reward::RewardScorer;
 use waymark_training::rollout::{Rollout, RolloutJudge};
 use waymark_training::sample::SampleTask;
 
-use super::plan::{RolloutPlan, seed_at};
+use super::plan::RolloutPlan;
 use super::trajectory::{RolloutFailure, RolloutScores, RolloutTokens, RolloutTrajectory};
 use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
-use crate::api::episodes::{self, ServedEpisode};
+use crate::api::episodes::{self, EpisodeSeed, ServedEpisode};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow;
 use crate::api::state::AppState;
@@ -47,7 +47,7 @@ impl PlayedRollout {
     /// Returns the approximate size of the trajectory in an answer, and of the question's texts that are kept for its
     /// reward, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        /// Size of the fields beside tokens and texts.
+        /// Size of the fields other than tokens and texts.
         const FIELDS: usize = 512;
         let shown = &self.shown;
         let tokens = RolloutTokens::bytes(shown.prompt_ids.len(), shown.response_ids.len());
@@ -72,7 +72,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
     let RolloutPlan { id, policy, questions, episodes: asked, group, concurrency, reward, .. } = plan;
     // Only the running episodes hold evidence.
     let evidence = state.config.traces.evidence / concurrency;
-    let built = episodes::build(state, caller, &policy, asked, group, evidence, seed_at).await;
+    let built = episodes::build(state, caller, &policy, asked, group, evidence, EpisodeSeed::PerBatch).await;
     // The shared code that encodes prompts names the field of chat requests.
     let built = built.map_err(|error| error.renamed("messages", "questions"))?;
     if let Some(time) = built.iter().map(ServedEpisode::time).max() {
@@ -94,7 +94,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
             let player = player.clone();
             async move { player.play(place, episode).await }
         })
-        // Unordered, so that one long episode does not hold back the start of others.
+        // Unordered, so one long episode does not hold back the start of others.
         .buffer_unordered(concurrency)
         .boxed();
     Ok(Rollouts { id, policy, played, scorer })

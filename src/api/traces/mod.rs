@@ -128,7 +128,7 @@ async fn find(
 ) -> Result<FoundTrace, ApiError> {
     let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
-    // A trace of another key is reported as unknown, so that its existence is not revealed.
+    // A trace of another key is reported as unknown, so its existence is not revealed.
     let found = state.traces.find(&id, caller).await?;
     found.ok_or_else(|| absent(unknown_id::message("trace", &id, "`--trace-count`, `--trace-bytes`")))
 }

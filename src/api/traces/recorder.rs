@@ -69,7 +69,7 @@ impl Recorder {
 
     /// Stores what was recorded of an episode that did not end normally, unless it had not even begun.
     fn break_off(&mut self, end: TraceEnd) {
-        // Taken, so that dropping the recorder after its end stores nothing more.
+        // Taken, so dropping the recorder after its end stores nothing more.
         if let (Some(asked), Ok(record)) = (self.asked.take(), self.remains.try_recv()) {
             let kept = StoredTrace::new(asked, end, record);
             if !kept.is_empty() {

@@ -211,7 +211,7 @@ impl Traces {
             true => self.records.list::<Value>(&range).await?,
             false => Vec::new(),
         };
-        // The recorded ones are the youngest, so that one which is missing among them is deleted, or too old for the list.
+        // The recorded ones are the youngest, so one that is missing among them is deleted, or too old for the list.
         recent.retain(|(may_be_gone, trace)| !may_be_gone || recorded.iter().any(|other| other.id == trace.id()));
         let known: HashSet<String> = recent.iter().map(|(_, trace)| trace.id().to_owned()).collect();
         let mut summaries: Vec<Value> =

@@ -36,7 +36,7 @@ pub(crate) struct TraceRequest {
     pub(super) created: u64,
     /// Key that owns the trace; no other key may see it.
     pub(super) owner: Option<KeyOwner>,
-    /// Policy that answered. A weak reference, so that a trace does not keep its adapter loaded.
+    /// Policy that answered. A weak reference, so a trace does not keep its adapter loaded.
     policy: Weak<Policy>,
     pub(super) model: String,
     pub(super) protocol: &'static str,

@@ -109,7 +109,7 @@ pub struct TraceMessage<'a> {
 /// Options of a request; null where the policy's own applied.
 pub type TraceOptions<'a> = WithSearch<TraceOptionFields<'a>>;
 
-/// Options of a request beside those of its searches.
+/// Options of a request other than those of its searches.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = TraceOptions, description = "Options of a request; null where the policy's own applied.")]
 pub struct TraceOptionFields<'a> {
@@ -156,7 +156,7 @@ pub struct TraceOptionFields<'a> {
     pub calls: &'a [String],
     /// Names of the tools whose calls had to follow their parameters.
     pub strict: &'a [String],
-    /// Number of tokens of the earlier episode that went on with the result of its call. Null if none did.
+    /// Number of tokens of the earlier episode that continued with the result of its call. Null if none did.
     #[schema(required)]
     pub continued_tokens: Option<usize>,
     /// Names of the tools of which the first call ended the reply. The reply could also consist of text.
@@ -319,7 +319,7 @@ impl StoredTrace {
         }
     }
 
-    /// Returns the earlier episode that this one went on with. `None` if the prompt was encoded from the conversation
+    /// Returns the earlier episode that this one continued. `None` if the prompt was encoded from the conversation
     /// alone.
     pub(super) fn continues(&self) -> Option<&ContinuedEpisode> {
         let earlier = self.asked.options.continues.as_deref()?;

@@ -79,7 +79,7 @@ pub(super) fn search(state: &AppState, salt: u64, param: &'static str, queries: 
 }
 
 async fn find(state: &AppState, salt: u64, query: Query) -> Result<BatchResult, ApiError> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let evidence = state.search(salt, query).await?;
-    Ok(BatchResult { evidence, seconds: begun.elapsed().as_secs_f64() })
+    Ok(BatchResult { evidence, seconds: started.elapsed().as_secs_f64() })
 }

@@ -11,7 +11,7 @@ use waymark_index::{AnswerCut, AnswerRoom};
 use super::batch::BatchResult;
 use crate::api::error::{ApiError, Code};
 
-/// Number of bytes up to which an answer is sent in one piece, so that the failure of a query is a proper error. The
+/// Number of bytes up to which an answer is sent in one piece, so the failure of a query is a proper error. The
 /// connection of a longer one is broken off instead, because its status has been sent.
 const WHOLE: usize = 1 << 20;
 
@@ -46,7 +46,7 @@ where
         let mut begun = Vec::new();
         while let Some(piece) = pieces.next().await {
             begun.extend(piece?);
-            // Up to here an error has a status of its own. A longer answer is sent piece by piece, so that it is never
+            // Up to here an error has a status of its own. A longer answer is sent piece by piece, so it is never
             // in memory as a whole.
             if begun.len() > WHOLE {
                 let rest = pieces.map(|piece| {

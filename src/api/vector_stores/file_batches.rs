@@ -59,7 +59,7 @@ pub struct FileBatchObject {
     pub vector_store_id: String,
     /// `in_progress` while files are being indexed, then `completed`, or `cancelled` if some were not indexed for that reason.
     pub status: IndexingStatus,
-    /// Numbers of files by status. Files that were removed or added anew since then are not counted.
+    /// Numbers of files by status. Files that were removed or added again since then are not counted.
     pub file_counts: FileCounts,
 }
 

@@ -1,6 +1,6 @@
 //! Indexing of the files of vector stores.
 //!
-//! Files wait in the record of their store, so that a killed server continues after its next start. Each request that
+//! Files wait in the record of their store, so a killed server continues after its next start. Each request that
 //! adds files starts a task. One task at a time takes waiting files, up to a total size, and commits them together. If
 //! that fails, each file is tried alone.
 
@@ -80,7 +80,7 @@ async fn index_all(state: &AppState, store: &Arc<VectorStore>, mut added: Option
         if !pause(state, store).await {
             break;
         }
-        // The tasks of other requests may have ended meanwhile, so that this one goes on with their files as well.
+        // The tasks of other requests may have ended meanwhile, so this one continues with their files as well.
         added = None;
     }
 }
@@ -131,7 +131,7 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>, added: Option
         if is_suspect && !read.is_empty() {
             break;
         }
-        // One by one, so that each file can be canceled until it is read.
+        // One by one, so each file can be canceled until it is read.
         let Some(attached) = claim(store, &id, &seen).await? else { continue };
         match read_file(state, stores, store, &id, &attached, total).await {
             Ok((documents, bytes)) => {
@@ -265,7 +265,7 @@ async fn opened(state: &AppState, store: &Arc<VectorStore>) -> Result<Option<Arc
     Ok(Some(show(state, store, parts)))
 }
 
-/// Makes an opened index that of its store, and goes on with the changes that an earlier process accepted for it over
+/// Makes an opened index that of its store, and continues the changes that an earlier process accepted for it over
 /// `/v1/documents?index=`.
 fn show(state: &AppState, store: &VectorStore, parts: IndexParts) -> Arc<OtherIndex> {
     let index = state.created_index(&store.id, parts);
@@ -280,7 +280,7 @@ async fn build_first(state: &AppState, store: &Arc<VectorStore>, documents: Vec<
     let building = Arc::clone(store);
     let parts = run_blocking(move || {
         let corpus = Corpus::from_documents(&building.id, documents);
-        // Triples as `waymark index build` makes them, so that policies can search the graph.
+        // Triples as `waymark index build` makes them, so policies can search the graph.
         let options = BuildOptions { extract: Some(Arc::new(Builtin)), journal: false, ..BuildOptions::default() };
         let embedder = stores.opener.embedder();
         let dir = building.index_dir();
@@ -325,7 +325,7 @@ async fn indexed_chunks(index: &Arc<OtherIndex>, ranges: Vec<ChunkRange>) -> Res
 /// run it to its end, because a file whose removal is dropped halfway may stay in the list without its chunks.
 pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str) -> Result<bool, ApiError> {
     let _turn = store.turn.lock().await;
-    // Before the commit, so that the next start finishes a removal that the end of the process interrupts.
+    // Before the commit, so the next start finishes a removal that the end of the process interrupts.
     let Some(file) = mark_removal(store, id, true).await? else { return Ok(false) };
     if let Err(error) = remove_chunks(state, store, id, file.chunks).await {
         // If this cannot be written, the next start removes the file.
@@ -416,7 +416,7 @@ async fn finish(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile, done: A
     run_blocking(move || store.finish_file(&id, &seen, done).map_err(unwritable)).await
 }
 
-/// Opens the indexes of all stores, and goes on with removals that were interrupted and with the files that wait.
+/// Opens the indexes of all stores, and continues with interrupted removals and waiting files.
 pub(super) fn resume(state: &AppState, stores: &VectorStores) {
     for store in stores.all() {
         let dir = store.index_dir();

@@ -41,8 +41,8 @@ use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::files::registry::unwritable;
 use super::indexes;
+use super::metadata::check_metadata;
 use super::pagination::{CursorQuery, Page};
-use super::responses::plan_metadata;
 use super::state::{AppState, now};
 
 pub use registry::{IndexParts, OpenIndex, VectorStores};
@@ -119,13 +119,13 @@ pub(crate) async fn create(
     let stores = Arc::clone(state.vector_stores()?);
     check_text("name", name.as_deref())?;
     check_text("description", description.as_deref())?;
-    plan_metadata(metadata.as_ref())?;
+    check_metadata(metadata.as_ref())?;
     let file_ids = file_ids.unwrap_or_default();
     if file_ids.len() > MAX_FIRST_FILES {
         let message = format!("`file_ids` must hold at most {MAX_FIRST_FILES} IDs, not {}", file_ids.len());
         return Err(ApiError::invalid("file_ids", message));
     }
-    // Checked before the vector store is created, so that a refusal leaves none behind.
+    // Checked before the vector store is created, so a refusal leaves none behind.
     if !file_ids.is_empty() {
         stores.check_room(&caller)?;
     }
@@ -213,7 +213,7 @@ pub(crate) async fn update(
 ) -> Result<axum::Json<VectorStoreObject>, ApiError> {
     let store = changeable(&state, &caller, &known(id)?)?;
     check_text("name", request.name.as_deref())?;
-    plan_metadata(request.metadata.as_ref())?;
+    check_metadata(request.metadata.as_ref())?;
     let VectorStoreUpdate { name, metadata } = request;
     let updated = Arc::clone(&store);
     let update = move || {

@@ -97,7 +97,7 @@ impl VectorStores {
         Ok(VectorStores { files, limits, opener, waiting, indexing, folder: stores_folder, stores, _lock: lock })
     }
 
-    /// Opens the indexes of all stores, and goes on with the files that wait to be indexed.
+    /// Opens the indexes of all stores, and continues with the files that wait to be indexed.
     pub(crate) fn resume(&self, state: &AppState) {
         let known: Vec<Owner> = match state.keys.required() {
             true => state.keys.list().iter().map(|(_, entry)| Some(entry.digest.owner())).collect(),

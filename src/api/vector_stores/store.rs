@@ -44,7 +44,7 @@ pub(crate) struct VectorStore {
     batches: Mutex<BTreeMap<String, BatchRecord>>,
     /// Files that are being indexed now, by ID, with the records that were claimed. They cannot be canceled.
     indexing: Mutex<BTreeMap<String, AttachedFile>>,
-    /// Held while a record is written, so that the files on disk match those in memory.
+    /// Held while a record is written, so the files on disk match those in memory.
     saving: Mutex<()>,
     /// Index of the files. `None` as long as the store has no document.
     index: RwLock<Option<Arc<OtherIndex>>>,
@@ -159,7 +159,7 @@ impl VectorStore {
         files.iter().filter(|(_, file)| wanted(file)).map(|(id, file)| (id.clone(), file.clone())).collect()
     }
 
-    /// Marks a file as being indexed, so that it cannot be canceled until [`end_indexing`](Self::end_indexing), and
+    /// Marks a file as being indexed, so it cannot be canceled until [`end_indexing`](Self::end_indexing), and
     /// writes its record with one more attempt, which is returned. `None` if its record is not `seen` any more, or if
     /// the store was deleted.
     ///

@@ -1,4 +1,4 @@
-//! `waymark bench engine`: decode and prefill rates on this machine, optionally beside llama.cpp.
+//! `waymark bench engine`: decode and prefill rates on this machine, optionally compared with llama.cpp.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::llama;
 
 /// Measures decode and prefill rates of the engine.
 ///
-/// Every sequence gets its own prompt (random tokens, so that no prefix is shared) and decodes greedily. Prefill lasts
+/// Every sequence gets its own prompt (random tokens, so no prefix is shared) and decodes greedily. Prefill lasts
 /// from the first request until every sequence has its first token, decode from there to the end, as in
 /// `llama-batched-bench`. With --llama, the two programs run alternately, never at the same time; rates are medians
 /// over the rounds.
@@ -142,7 +142,7 @@ impl Args {
             writeln!(out, "{:>9} {:>9} {:>9}{}", "sequences", "prefill", "decode", self.llama_head())?;
         }
         let mut lines = Vec::new();
-        // The same prompts in every run, and random ones, so that the prefix cache finds nothing.
+        // The same prompts in every run, and random ones, so the prefix cache finds nothing.
         let mut random = ChaCha8Rng::seed_from_u64(1);
         for &sequences in &self.sequences {
             let line = self.measure(&engine, sequences, threads, vocab, &files, &mut random).await?;
@@ -173,7 +173,7 @@ impl Args {
     ) -> anyhow::Result<EngineRates> {
         let mut ours = RateSamples::default();
         let mut peers: Vec<RateSamples> = files.iter().map(|_| RateSamples::default()).collect();
-        // Rounds alternate, so that a change of the machine's speed meets both.
+        // Rounds alternate, so a change of the machine's speed meets both.
         for _ in 0..self.rounds {
             ours.push(self.round(engine, sequences, vocab, random).await?);
             let Some(binary) = &self.llama else { continue };

@@ -91,7 +91,7 @@ pub(crate) struct Args {
     deadline_ms: u64,
 
     /// Maximum size of the cache of query vectors, such as `16MiB`, the size in a server; 0, the default, disables it.
-    /// Questions are repeated, so that with a cache most of them are embedded only once.
+    /// Questions are repeated, so with a cache most of them are embedded only once.
     #[arg(long, value_name = "SIZE", default_value = "0")]
     query_cache: Size,
 
@@ -155,7 +155,7 @@ impl Args {
         let embedder = QueryEmbedder::new(Arc::new(embedder), self.query_cache.0);
         let index = Index::open_with(&self.index, Arc::new(embedder), &options)?;
         let ways = if self.ways.is_empty() { SearchMethod::defaults(index.modes()) } else { self.ways.clone() };
-        // Longer than the measurement, so that the threads hang to its end.
+        // Longer than the measurement, so the threads hang to its end.
         let find = HangingIndex { index, held: Duration::from_secs_f64(self.seconds + 1.0) };
         let timeout = Duration::from_millis(self.deadline_ms);
         let limits = SearchLimits { threads, waiting: assembly::SEARCHES_WAITING, timeout };
@@ -182,8 +182,8 @@ impl Args {
         for stuck in stuck {
             ensure!(stuck.await? == Err(SearchError::Timeout), "a hanging search did not time out at its deadline");
         }
-        let begun = Instant::now();
-        let end = begun + Duration::from_secs_f64(self.seconds);
+        let started = Instant::now();
+        let end = started + Duration::from_secs_f64(self.seconds);
         let next = Arc::new(AtomicUsize::new(0));
         let callers: Vec<_> = (0..clients)
             .map(|_| {
@@ -200,7 +200,7 @@ impl Args {
             called.extend(caller.await?);
         }
         // Searches that began before the end count, so the time until the last of them returned does too.
-        row(way, clients, hanging, begun.elapsed().as_secs_f64(), &called)
+        row(way, clients, hanging, started.elapsed().as_secs_f64(), &called)
     }
 
     fn deadline(&self) -> Duration {
@@ -238,9 +238,9 @@ async fn call(
     let mut called = Vec::new();
     while Instant::now() < end {
         let question = &questions[next.fetch_add(1, Ordering::Relaxed) % questions.len()];
-        let begun = Instant::now();
+        let started = Instant::now();
         let found = searcher.search(way.query(question, k).into()).await;
-        called.push((begun.elapsed().as_secs_f64() * 1e3, found.map(drop)));
+        called.push((started.elapsed().as_secs_f64() * 1e3, found.map(drop)));
     }
     called
 }

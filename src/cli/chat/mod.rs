@@ -104,7 +104,7 @@ impl ChatSession {
                     let reason = printable(&format!("{error:#}"));
                     writeln!(anstream::stderr(), "{} {reason}", "error:".red())?;
                 }
-                // Without a person, a failure ends the run, so that a script notices.
+                // Without a person, a failure ends the run, so a script notices.
                 done => done?,
             }
         }
@@ -120,7 +120,7 @@ impl ChatSession {
                 mode.map_or("the policy chooses the mode".to_owned(), |mode| format!("all searches are in mode {mode}"))
             }
             ChatInput::K(k) => {
-                // Checked as a copy, so that a refused number changes nothing.
+                // Checked as a copy, so a refused number changes nothing.
                 let search = SearchOptions { k: *k, ..self.search.clone() };
                 search.check()?;
                 self.search = search;
@@ -153,7 +153,7 @@ impl ChatSession {
         let asked = tokio::select! {
             asked = episode::ask(&self.client, &mut self.dialogue, &question, &options, print) => asked?,
             () = interrupted(self.interactive) => {
-                writeln!(anstream::stdout(), "\n{}", "stopped; the conversation goes on without this question".dimmed())?;
+                writeln!(anstream::stdout(), "\n{}", "stopped; the conversation continues without this question".dimmed())?;
                 return Ok(());
             }
         };
@@ -164,7 +164,7 @@ impl ChatSession {
         Ok(())
     }
 
-    /// Returns the fields of a request beside the question and the conversation.
+    /// Returns the fields of a request other than the question and the conversation.
     fn options(&self) -> Map<String, Value> {
         let mut options = Map::from_iter([("seed".to_owned(), json!(self.seed))]);
         if let Some(policy) = &self.policy {
@@ -189,7 +189,7 @@ async fn interrupted(interactive: bool) {
     std::future::pending().await
 }
 
-/// Returns `true` if standard output is closed, so that nobody reads the answers.
+/// Returns `true` if standard output is closed, so nobody reads the answers.
 fn is_closed(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -15,7 +15,7 @@ use waymark_runtime::cache;
 use waymark_runtime::config::DEFAULT_MODEL;
 use waymark_runtime::embedding::Embedding;
 
-use super::index::BuildBars;
+use super::build_bars::BuildBars;
 use super::{assembly, serve, start, telemetry};
 use crate::config::{ServeArgs, ServeConfig, StateLocation};
 use crate::server::{Hangups, Server, stop_signal};
@@ -99,7 +99,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     if config.retrieval.index.is_none() {
         let embedder = assembly::configured_embedder(&config)?;
         config.retrieval.index = Some(tokio::task::block_in_place(|| index(&config, &embedder))?);
-        // The server uses the embedder as well, so that it is not loaded twice.
+        // The server uses the embedder as well, so it is not loaded twice.
         loaded = Some(embedder);
     }
     if wants_trained(&config) {
@@ -116,7 +116,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
 /// Returns the index of the demo corpus; builds it if it is missing or does not fit the embedder.
 fn index(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<PathBuf> {
     let dir = cache::folder(config.model.cache.clone())?.join("demo.index");
-    // The name carries a checksum of what is in the index, so that a program with another corpus builds another one.
+    // The name carries a checksum of what is in the index, so a program with another corpus builds another one.
     let contents = blake3::Hasher::new().update(CORPUS.as_bytes()).update(TRIPLES.as_bytes()).finalize();
     let name = format!("demo-{}", &contents.to_hex()[..12]);
     if Index::open(&dir, Arc::clone(embedder) as _).is_ok_and(|index| index.manifest().corpus == name) {

@@ -26,7 +26,7 @@ pub(super) fn unpack(cache: &Path) -> anyhow::Result<PathBuf> {
     for (name, bytes) in FILES {
         contents.update(name.as_bytes()).update(bytes);
     }
-    // The name carries a checksum, so that a program with another policy writes another folder. The folder is written
+    // The name carries a checksum, so a program with another policy writes another folder. The folder is written
     // whole or not at all, so an existing one needs no check.
     let dir = cache.join(format!("demo-policy-{}", &contents.finalize().to_hex()[..12]));
     if dir.is_dir() {

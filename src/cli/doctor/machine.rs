@@ -7,7 +7,7 @@ use waymark_runtime::config::{Device, DeviceConfig, cores};
 use super::DoctorCheck;
 use crate::server::file_limit;
 
-/// Memory beside the KV cache that a server of the default model takes, in bytes.
+/// Memory in addition to the KV cache that a server of the default model takes, in bytes.
 const BASE_MEMORY: u64 = 1 << 30;
 
 /// Names the instruction set of the kernels.

@@ -61,7 +61,7 @@ fn downloads(config: &ServeConfig) -> DoctorCheck {
 fn probe(folder: &Path) -> io::Result<()> {
     let missing = folder.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
     let missing: Vec<&Path> = missing.collect();
-    // Named after the process, so that two checks at once do not remove each other's file.
+    // Named after the process, so two checks at once do not remove each other's file.
     let probe = folder.join(format!(".doctor-{}", std::process::id()));
     let written =
         fs::create_dir_all(folder).and_then(|()| fs::write(&probe, "x")).and_then(|()| fs::remove_file(&probe));

@@ -42,7 +42,7 @@ pub(crate) struct Args {
     k: Vec<usize>,
 
     /// Search methods: a mode, optionally with a colon and a ranking (passage:bm25, passage:dense, passage:fused) or a
-    /// variant of graph search (graph:route_rag, graph:hippo_rag, graph:graph_r1, graph:waymark). The default is all
+    /// variant of graph search (graph:route_rag, graph:hippo_rag, graph:graphrag_r1, graph:waymark). The default is all
     /// that the index offers.
     #[arg(long, value_delimiter = ',', value_name = "METHOD")]
     modes: Vec<SearchMethod>,
@@ -69,7 +69,7 @@ impl Args {
         self.k.dedup();
         let Some(&deepest) = self.k.last() else { anyhow::bail!("--k is empty") };
         ensure!(self.k[0] > 0 && deepest <= MAX_K, "--k must be from 1 to {MAX_K}");
-        // Opened first, so that a path that cannot be written fails before the measurement.
+        // Opened first, so a path that cannot be written fails before the measurement.
         let json = self.json.as_deref().map(ReportFile::open).transpose()?;
         let threads = or_cores(self.threads);
         let questions = Questions::read(&self.questions)?;
@@ -137,13 +137,13 @@ fn run(
     let work = || -> Result<Vec<(usize, RankingScore, f64)>, IndexError> {
         let mut done = Vec::new();
         while let Some((position, question)) = take(&next, &questions.known) {
-            // The deepest cutoff is searched last, so that its time is the one recorded.
+            // The deepest cutoff is searched last, so its time is the one recorded.
             let mut milliseconds = 0.0;
             let search = |k| {
                 let query = method.query(&question.text, k);
-                let begun = Instant::now();
+                let started = Instant::now();
                 let evidence = index.search(&query)?;
-                milliseconds = begun.elapsed().as_secs_f64() * 1e3;
+                milliseconds = started.elapsed().as_secs_f64() * 1e3;
                 Ok(evidence.hits.into_iter().map(|hit| hit.passage.id).collect())
             };
             let score = RankingScore::searched(&question.supporting, cuts, method.depends_on_k(), search)?;

@@ -42,7 +42,7 @@ enum Dialect {
 #[derive(Debug)]
 pub struct SqlStore {
     tables: Tables,
-    /// Held as long as the store exists, so that no other process uses the directory.
+    /// Held as long as the store exists, so no other process uses the directory.
     _lock: Option<File>,
     retention: AbortHandle,
 }
@@ -129,7 +129,7 @@ impl Tables {
         let youngest = children.iter().map(|child| child.position).max().unwrap_or(0);
         let _turn = self.turn().await;
         let mut transaction = self.pool.begin().await?;
-        // Written first: the row is locked until the end, so that appends of two servers do not mix. A record is as
+        // Written first: the row is locked until the end, so appends of two servers do not mix. A record is as
         // young as its last child. It never becomes older, although the clocks of servers differ.
         let statement = "UPDATE record SET bytes = bytes + $1, position = CASE WHEN position < $2 THEN $2 ELSE position END \
                          WHERE kind = $3 AND tenant = $4 AND parent = '' AND id = $5";

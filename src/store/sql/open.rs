@@ -30,7 +30,7 @@ impl SqlStore {
     /// If the directory cannot be used, or another process uses it.
     pub async fn open_directory(dir: &Path, limits: StateLimits) -> Result<SqlStore, StoreError> {
         let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
-        // Locked before the database is opened, so that a second server changes nothing in it.
+        // Locked before the database is opened, so a second server changes nothing in it.
         let lock = lock(dir)?;
         let path = std::path::absolute(dir.join(FILE)).map_err(failed)?;
         touch_private(&path).map_err(failed)?;

@@ -1,5 +1,5 @@
 //! Removal of the oldest records beyond the limits of age, number and size. As in memory, the tenant that takes the
-//! most room gives way, so that no tenant can push out the records of another one that takes less.
+//! most room gives way, so no tenant can push out the records of another one that takes less.
 
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -8,7 +8,7 @@ use waymark_engine::MockBackend;
 
 use super::{config, connect};
 use crate::harness::{ServerPlan, TestServer, answer, eventually, says, script, with_fields};
-use crate::traces::loops;
+use crate::traces::{loops, trace};
 
 /// A server with its engine, one over the engine of another server, and that server.
 struct Pair {
@@ -112,6 +112,23 @@ async fn a_trace_is_replayed_token_by_token_over_the_wire() {
     let pair = Pair::new(|| MockBackend::random(5, 259).with_confidence(3.0)).await;
     let (_, told) = answer(pair.remote.post("/v1/agent", &question("routerag", json!({"max_tokens": 60}))).await).await;
     let path = format!("/v1/traces/{}/replay", told["id"].as_str().unwrap());
+    let (status, replay) = answer(pair.remote.post(&path, &json!({"mode": "forced"})).await).await;
+    assert_eq!(status, 200, "{replay}");
+    assert_eq!((&replay["ids_equal"], replay["logprobs"]["max"].as_f64()), (&json!(true), Some(0.0)), "{replay}");
+}
+
+#[tokio::test]
+async fn a_trace_that_fills_the_context_is_replayed_to_its_last_token() {
+    const CONTEXT: usize = 256;
+    let pair = Pair::new(|| MockBackend::random(5, 259).with_confidence(3.0).with_context(CONTEXT)).await;
+    // The most probable tokens of the mock never end a text.
+    let body = question("plain", json!({"temperature": 0.0}));
+    let (_, told) = answer(pair.remote.post("/v1/agent", &body).await).await;
+    assert_eq!(told["finish_reason"], "length", "{told}");
+    let id = told["id"].as_str().unwrap();
+    let (_, kept) = trace(&pair.remote, id).await;
+    assert_eq!(kept["tokens"]["ids"].as_array().unwrap().len(), CONTEXT);
+    let path = format!("/v1/traces/{id}/replay");
     let (status, replay) = answer(pair.remote.post(&path, &json!({"mode": "forced"})).await).await;
     assert_eq!(status, 200, "{replay}");
     assert_eq!((&replay["ids_equal"], replay["logprobs"]["max"].as_f64()), (&json!(true), Some(0.0)), "{replay}");

@@ -67,7 +67,7 @@ async fn readiness_follows_the_engines() {
     let mut session = opened(&fleet, &PROMPT);
     assert_eq!(run(&mut session, spec(3)).await.ids(), undisturbed(&PROMPT, 3));
     first.kill().await;
-    // The session was at the first engine, and goes on at the second.
+    // The session was at the first engine, and continues at the second.
     session.append(&[1, 2, 3], Origin::Environment, false);
     let all: Vec<u32> = session.tokens().iter().map(|token| token.id).collect();
     assert_eq!(run(&mut session, spec(3)).await.ids(), undisturbed(&all, 3));
@@ -203,6 +203,31 @@ async fn more_generations_than_allowed_are_refused_here() {
     let mut second = opened(&fleet, &PROMPT);
     let refused = second.generate(spec(4)).await.err();
     assert_eq!(refused, Some(EngineError::QueueFull { limit: 1 }));
+}
+
+#[tokio::test]
+async fn a_session_that_has_begun_waits_where_a_new_one_is_refused() {
+    let stub = Stub::start().await;
+    let fleet =
+        connect(&waymark_runtime::config::FleetConfig { requests: 1, ..config("vllm", &[&stub.url()]) }).await.unwrap();
+    let mut begun = opened(&fleet, &PROMPT);
+    let turn = run(&mut begun, spec(2)).await;
+    assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&PROMPT, 2)));
+    let all: Vec<u32> = begun.tokens().iter().map(|token| token.id).collect();
+    let mut other = opened(&fleet, &PROMPT);
+    let running = other.generate(spec(4)).await.unwrap();
+    let mut waiting = begun.generate(spec(2)).await.unwrap();
+    assert!(timeout(Duration::from_millis(50), waiting.next()).await.is_err());
+    assert_eq!(stub.streamed().len(), 1, "the engine gets no request without a permit");
+    let mut new = opened(&fleet, &PROMPT);
+    let refused = new.generate(spec(4)).await.err();
+    assert_eq!(refused, Some(EngineError::QueueFull { limit: 1 }));
+    drop(running);
+    let mut ids = Vec::new();
+    while let Some(step) = waiting.next().await {
+        ids.push(step.unwrap().id);
+    }
+    assert_eq!(ids, undisturbed(&all, 2));
 }
 
 #[tokio::test]

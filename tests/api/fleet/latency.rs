@@ -9,7 +9,7 @@ use waymark_engine::{Engine, EngineConfig};
 use waymark_runtime::fleet::TokenSource;
 
 use super::{config, connect};
-use crate::harness::{Shelf, TestServer, script, template, tokenizer};
+use crate::harness::{OnePassage, TestServer, script, template, tokenizer};
 use crate::traces::loops;
 
 /// Number of episodes at once.
@@ -26,7 +26,7 @@ type Served = Runtime<TokenSource>;
 fn runtime(source: TokenSource) -> Served {
     let tokenizer = Arc::new(tokenizer());
     let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
-    Runtime::new(source, tokenizer, Some(Arc::new(template())), eos, Some(Arc::new(Shelf)))
+    Runtime::new(source, tokenizer, Some(Arc::new(template())), eos, Some(Arc::new(OnePassage)))
 }
 
 async fn question(runtime: &Served, policy: &Policy, number: usize) {

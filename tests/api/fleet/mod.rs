@@ -2,6 +2,7 @@
 
 mod adapters;
 mod against_ourselves;
+mod constrained;
 mod failures;
 mod fingerprints;
 mod forks;

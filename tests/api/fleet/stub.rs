@@ -69,7 +69,7 @@ pub struct Stub {
     pub address: SocketAddr,
     pub state: Arc<StubState>,
     serving: Option<JoinHandle<()>>,
-    /// Keeps the port of a killed stub, so that no other test gets it.
+    /// Keeps the port of a killed stub, so no other test gets it.
     port: Option<TcpSocket>,
     /// `None` speaks plain HTTP.
     tls: Option<TlsAcceptor>,

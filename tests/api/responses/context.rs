@@ -94,9 +94,17 @@ async fn sealed_reasoning_comes_back_and_a_forged_one_does_not() {
     assert_eq!(reasoning["content"][0]["text"], "Let me see.");
     assert!(!sealed.contains("Let me see"), "{sealed}");
     // The sealed reasoning is returned only to a request that asks for it.
-    assert!(create(&server, &ask(json!({}))).await.1["output"][0].get("encrypted_content").is_none());
+    let (_, unsealed) = create(&server, &ask(json!({}))).await;
+    assert!(unsealed["output"][0].get("encrypted_content").is_none(), "{unsealed}");
     assert!(fetch(&server, &first["id"], "").await.1["output"][0].get("encrypted_content").is_none());
-    assert_eq!(fetch(&server, &first["id"], "?include[]=reasoning.encrypted_content").await.1, first);
+    let sealed_again = "?include[]=reasoning.encrypted_content";
+    assert_eq!(fetch(&server, &first["id"], sealed_again).await.1, first);
+    // It cannot be added to a response that was created without it.
+    let (status, refused) = fetch(&server, &unsealed["id"], sealed_again).await;
+    let error = &refused["error"];
+    let got = (status, &error["code"], &error["param"]);
+    assert_eq!(got, (400, &json!("unsupported_parameter"), &json!("include")), "{refused}");
+    assert!(error["message"].as_str().unwrap().contains("sealed reasoning"), "{refused}");
 
     let again = |encrypted: Value| {
         let mut item = reasoning.clone();

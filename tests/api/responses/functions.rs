@@ -265,7 +265,7 @@ async fn a_policy_that_searches_calls_and_goes_on_with_the_result() {
     let body = question(json!({"previous_response_id": first["id"], "input": results}));
     let (status, next) = create(&server, &body).await;
     assert_eq!((status, answer(&next)), (200, "It is warm."), "{next}");
-    // Without a stored response, the conversation begins anew with its messages.
+    // Without a stored response, the conversation starts over with its messages.
     let mut input = vec![json!({"role": "user", "content": "hello"})];
     input.extend(first["output"].as_array().unwrap().clone());
     input.push(results[0].clone());

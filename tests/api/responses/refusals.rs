@@ -156,7 +156,7 @@ async fn known_options_without_an_implementation_are_refused_unless_they_ask_for
 #[tokio::test]
 async fn fields_that_are_null_are_accepted() {
     let server = TestServer::new(says("hi")).await;
-    // From the document, so that fields that come later are tested, too.
+    // From the document, so fields that come later are tested, too.
     let document: Value = server.get("/openapi.json").await.json().await.unwrap();
     let known = document["components"]["schemas"]["ResponsesRequest"]["properties"].as_object().unwrap();
     let mut body = ask(json!({}));

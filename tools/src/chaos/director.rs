@@ -19,7 +19,7 @@ use crate::{bit_flip, flood, full_disk};
 /// Random stream of these disturbances.
 const STREAM: u64 = (1 << 32) + 2;
 
-/// Share of the run at its end without these faults, so that memory growth shows in one long process.
+/// Share of the run at its end without these faults, so memory growth shows in one long process.
 const CALM: f64 = 0.4;
 
 /// Longest pause between two faults.

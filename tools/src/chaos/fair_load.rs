@@ -1,4 +1,4 @@
-//! Greedy requests of one key beside short requests of another. The time to the first token of the short ones is
+//! Greedy requests of one key alongside short requests of another. The time to the first token of the short ones is
 //! measured.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(crate) async fn greedy(shared: Arc<RunShared>, number: u64) {
     let target = shared.keys.greedy(shared.address);
     while shared.pause(Duration::from_millis(rng.random_range(0..50))).await {
         let since = Instant::now();
-        // Random words, so that no prompt has a cached prefix.
+        // Random words, so no prompt has a cached prefix.
         let text = |words: usize, rng: &mut ChaCha8Rng| -> String {
             (0..words).map(|_| format!("{:05} ", rng.random_range(0..100_000))).collect()
         };

@@ -64,7 +64,7 @@ fn fill(path: &Path) -> std::io::Result<()> {
 
 /// Writes a document that no other task writes.
 async fn change(shared: &RunShared) -> std::io::Result<(u16, String)> {
-    // Long enough that no slack of the last block holds it, and new each time, so that there is something to write.
+    // Long enough that no slack of the last block holds it, and new each time, so there is something to write.
     let text = format!("{} {}", uuid::Uuid::now_v7(), "full ".repeat(4000));
     let body = json!({"documents": [{"id": "full", "title": "Full", "text": text}]});
     fetch(&shared.operator(), "POST", "/v1/documents", &body.to_string()).await

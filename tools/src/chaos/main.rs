@@ -46,7 +46,7 @@ use waymark_runtime::exit_code;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // The server under test is this same program, so that one build is enough.
+    // The server under test is this same program, so one build is enough.
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return exit_code(parent_watch::exit_with_parent().map_err(Into::into).and_then(|()| Cli::parse().run()));
     }

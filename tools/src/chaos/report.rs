@@ -128,7 +128,7 @@ fn write_short_requests(text: &mut String, counts: &Counts) -> std::fmt::Result 
     let ratio = quantile(loaded, 0.5) / quantile(alone, 0.5);
     writeln!(
         text,
-        "* first token of a short request: alone {}; beside greedy and all other clients {}; {ratio:.1} times as long (p50)",
+        "* first token of a short request: alone {}; alongside greedy and all other clients {}; {ratio:.1} times as long (p50)",
         line(alone),
         line(loaded)
     )

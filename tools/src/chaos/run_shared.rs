@@ -150,7 +150,7 @@ impl RunShared {
         *self.over.borrow()
     }
 
-    /// Waits for `time`, at most until the end of the load. Returns `true` if the load goes on.
+    /// Waits for `time`, at most until the end of the load. Returns `true` if the load continues.
     pub(crate) async fn pause(&self, time: Duration) -> bool {
         let mut over = self.over.subscribe();
         tokio::time::timeout(time, over.wait_for(|over| *over)).await.is_err()

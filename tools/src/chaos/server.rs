@@ -49,12 +49,12 @@ impl ServerCommand {
         flags.extend([format!("--index={}", path(files.index())), format!("--embedder={}", files.embedder)]);
         flags.extend([format!("--policy-root={}", path(files.policies())), format!("--drain-seconds={DRAIN}")]);
         flags.extend([format!("--api-keys={}", path(files.keys())), format!("--scrub-seconds={SCRUB}")]);
-        // Small stores of traces and responses fill up early in a process, so that later growth would be a leak.
+        // Small stores of traces and responses fill up early in a process, so later growth would be a leak.
         flags.extend(["--trace-count=50".to_owned(), "--kept-responses=50".to_owned()]);
         if plan.mock() {
             flags.extend(["--mock".to_owned(), format!("--mock-step-ms={}", plan.step_ms)]);
         } else {
-            // The KV cache holds only a few of the concurrent sequences, so that they compete for blocks.
+            // The KV cache holds only a few of the concurrent sequences, so they compete for blocks.
             flags.extend([
                 format!("--model={}", plan.model),
                 "--kv-bytes=192MiB".to_owned(),

@@ -44,7 +44,7 @@ impl TurnMode {
     }
 }
 
-/// Parameters of the agentic load. Parameters missing from a report are read as zero, so that its loads are not
+/// Parameters of the agentic load. Parameters missing from a report are read as zero, so its loads are not
 /// compared with complete ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -79,7 +79,7 @@ impl SearchSource {
 }
 
 impl AgenticScript {
-    /// Runs all loops concurrently. `round` seeds the prompts, so that runs share no prefixes.
+    /// Runs all loops concurrently. `round` seeds the prompts, so runs share no prefixes.
     pub(super) async fn run(
         self,
         engine: &Engine,
@@ -114,7 +114,7 @@ impl AgenticScript {
             })
             .collect();
         let mut resumed = Vec::new();
-        // Wait for all before returning the first error, so that the next measurement has the engine to itself.
+        // Wait for all before returning the first error, so the next measurement has the engine to itself.
         for one in join_all(running).await {
             resumed.extend(one??);
         }

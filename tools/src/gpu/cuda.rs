@@ -47,7 +47,7 @@ const BF16_BOUND: f64 = 0.05;
 /// The same where steps of many rows round activations to `e4m3` as well. A value is off by 2.6 % (root mean square), and
 /// so is a product of it with weights. Attention has two such products in a row (3.7 %), the feed-forward block two, the
 /// first of which enters its activation twice (4.5 %): 5.8 % per layer, 14 % after the six layers of a tiny decoder if
-/// each outweighed the stream before it. Its logits have a deviation of 1, so that one is off by 0.14 and, on average of
+/// each outweighed the stream before it. Its logits have a deviation of 1, so one is off by 0.14 and, on average of
 /// a normal distribution, by 0.11; the emulator is off by 0.06. A wrong scale or order of values gives other logits, off by
 /// more than 1.
 const FP8_BOUND: f64 = 0.12;
@@ -95,7 +95,7 @@ fn collect(
     kernels: &mut KernelCheck,
     checks: impl FnOnce(&mut Vec<KernelFinding>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // Findings lie outside the closure, so that those before an error or a panic are kept.
+    // Findings lie outside the closure, so those before an error or a panic are kept.
     let mut found = Vec::new();
     let checked = catch_panic(|| checks(&mut found));
     for finding in found {

@@ -71,7 +71,7 @@ impl ReportLedger {
     }
 }
 
-/// Replaces a file by a rename, so that a killed program leaves the old content.
+/// Replaces a file by a rename, so a killed program leaves the old content.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");

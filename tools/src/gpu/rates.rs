@@ -38,7 +38,7 @@ pub(super) enum RateSampling {
     /// The most probable token.
     #[default]
     Greedy,
-    /// Temperature 0.8 and top-p 0.95. Random weights give nearly flat distributions, so that most of the vocabulary
+    /// Temperature 0.8 and top-p 0.95. Random weights give nearly flat distributions, so most of the vocabulary
     /// remains: the most expensive case.
     TopP,
 }
@@ -143,7 +143,7 @@ struct SequenceRun {
     gaps: GapSum,
 }
 
-/// Starts all sequences at once with different prompts, so that no prefix is shared.
+/// Starts all sequences at once with different prompts, so no prefix is shared.
 async fn run(
     engine: &Engine,
     shape: &ModelShape,
@@ -151,7 +151,7 @@ async fn run(
     setting: RateSetting,
     seed: u64,
 ) -> anyhow::Result<SequenceRun> {
-    // Each combination of round, prompt length and number of sequences has its own seed, so that no prompt is a prefix
+    // Each combination of round, prompt length and number of sequences has its own seed, so no prompt is a prefix
     // of another. The agentic load uses other seeds.
     let mut random = ChaCha8Rng::seed_from_u64(1 << 63 | seed << 48 | (setting.prompt as u64) << 24 | sequences as u64);
     let vocab = shape.config.vocab as u32;
@@ -171,7 +171,7 @@ async fn run(
         .map(|(number, session)| tokio::spawn(token_times(session, params(number), setting.tokens, Arc::clone(&gaps))))
         .collect();
     let mut tokens = Vec::new();
-    // Wait for all before returning the first error, so that the next measurement has the engine to itself.
+    // Wait for all before returning the first error, so the next measurement has the engine to itself.
     for sequence in join_all(running).await {
         tokens.push(sequence??);
     }

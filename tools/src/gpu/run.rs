@@ -139,7 +139,7 @@ impl Args {
             written: self.written,
             observed: self.observed,
         };
-        // Warm up, so that no mode pays for the first step of each batch size.
+        // Warm up, so no mode pays for the first step of each batch size.
         let first = catch_panic_async(script.run(engine, shape, source, TurnMode::Parked, 0)).await;
         ledger.record(&format!("agentic load, {name}, warm-up"), first.map(drop));
         for (round, way) in (1..).zip(TurnMode::ALL) {

@@ -73,7 +73,7 @@ impl FromStr for ModelShape {
 }
 
 impl ModelShape {
-    /// Sets the format of the layers' matrices. The name tells any but `bf16`, so that the goals of a shape are
+    /// Sets the format of the layers' matrices. The name tells any but `bf16`, so the goals of a shape are
     /// judged by `bf16` alone.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU has formats to choose from"))]
     pub(super) fn with_weights(self, weights: WeightFormat) -> Self {

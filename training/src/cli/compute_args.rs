@@ -123,12 +123,12 @@ const WITHOUT_CUDA: &str = "this program was built without CUDA: build it with -
 
 #[cfg(feature = "cuda")]
 fn load_on_gpu(weights: &Weights, ordinal: usize, tune: &Tune, tokens: Option<usize>) -> anyhow::Result<Learner> {
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let learner = Learner::load_on_gpu(weights, ordinal, tune, tokens)
         .with_context(|| format!("--device {}", Device::Cuda(ordinal)))?;
     tracing::info!(
         gpu = ordinal,
-        seconds = begun.elapsed().as_secs_f64(),
+        seconds = started.elapsed().as_secs_f64(),
         "training on a GPU with the base model in bf16"
     );
     Ok(learner)

@@ -25,13 +25,13 @@ use crate::data::preview::SearchPreview;
 use crate::data::question_files;
 use crate::data::recipe::{DataRecipe, LessonSource};
 use crate::data::sample_balance::{SampleBalance, SampleTraits};
-use crate::data::teacher::TeacherSettings;
+use crate::data::teacher::LessonTeacherSettings;
 use crate::data::voice;
 use crate::hash;
 use crate::lessons::contamination::ContaminationFilter;
 use crate::lessons::rows::{SourceQuestion, rows};
 use crate::policy_writer;
-use crate::store;
+use crate::sample_lines;
 
 /// Version of the lesson builder, stored in the facts. It is incremented whenever the same recipe and data yield other
 /// lessons, so that no build resumes the output of an older builder.
@@ -149,7 +149,7 @@ impl Args {
         for path in [&self.out, &self.held_out] {
             question_files::write(path)?;
             // Read back, because the files may hold samples of an earlier, interrupted run as well.
-            for sample in store::SampleReader::open(path)? {
+            for sample in sample_lines::SampleReader::open(path)? {
                 stats.add(&sample?);
             }
         }
@@ -239,7 +239,7 @@ impl Args {
             template: base_tokenizer.template.clone(),
             eos: base_tokenizer.eos.clone(),
             searcher: assembly::searcher(&live, &config)?,
-            teacher: TeacherSettings { preview, voice, habits: recipe.habits, routing: recipe.routing },
+            teacher: LessonTeacherSettings { preview, voice, habits: recipe.habits, routing: recipe.routing },
         };
         Ok((player, index_fact.into()))
     }

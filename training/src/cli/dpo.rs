@@ -87,9 +87,9 @@ impl Args {
         check_ranker(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
         let refusals = settings.rewards_refusals();
-        let supported = settings.needs_support();
+        let needs_support = settings.needs_support();
         let files = self.validation_args.split(self.question_args.files()?, "dpo.validation", settings.validation)?;
-        let files = question_file::rewarded(files, refusals)?;
+        let files = if refusals { files } else { question_file::answerable(files)? };
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
         let base_checkpoint = self.compute_args.open(&recipe)?;
@@ -119,7 +119,8 @@ impl Args {
             settings.concurrent,
             &team,
             device,
-            (&self.compute_args.host_args, gpu_plan),
+            &self.compute_args.host_args,
+            gpu_plan,
         )?;
         let result = async {
             let embedder = self.question_args.embedder(&team, &self.compute_args.host_args)?;
@@ -127,7 +128,7 @@ impl Args {
             let goals: Vec<DpoGoal> =
                 stages.map(|(stage, number)| DpoGoal::of(stage, number, settings, Arc::clone(&embedder))).collect();
             let (question_sets, index_facts) =
-                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), supported)?;
+                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), needs_support)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
                 question_args::log_hops(&question_sets);
             }
@@ -197,7 +198,8 @@ impl Args {
         // When all weights are trained, the ranker reads the states of the initial weights; otherwise those of the base
         // model.
         let begun = recipe.adapter.is_none() && !init.is_empty();
-        dpo::write_ranker(&ledger, learner, if begun { ("init", &init) } else { ("base_id", &base.id) })?;
+        let (kind, id) = if begun { ("init", &init) } else { ("base_id", &base.id) };
+        dpo::write_ranker(&ledger, learner, kind, id)?;
         terminal.finish(&ledger, learner)
     }
 }

@@ -87,9 +87,9 @@ pub(super) async fn grpo(
     gpu_plan: Option<&GpuPlan>,
 ) -> anyhow::Result<()> {
     let settings = training.settings;
-    let began = Instant::now();
+    let started = Instant::now();
     let trial = training.try_out(learner).await?;
-    let seconds_per_rollout = began.elapsed().as_secs_f64() / trial.len().max(1) as f64;
+    let seconds_per_rollout = started.elapsed().as_secs_f64() / trial.len().max(1) as f64;
     let (each, speed) = size(&trial, settings.pack_tokens, learner)?;
     let rollouts = settings.questions * settings.group;
     // Recomputed, reference and teacher probabilities each need a forward pass over all trajectories.
@@ -167,9 +167,9 @@ pub(super) async fn dpo(
     gpu_plan: Option<&GpuPlan>,
 ) -> anyhow::Result<()> {
     let settings = training.settings;
-    let began = Instant::now();
+    let started = Instant::now();
     let trial = training.try_out(learner).await?;
-    let seconds_per_rollout = began.elapsed().as_secs_f64() / trial.len().max(1) as f64;
+    let seconds_per_rollout = started.elapsed().as_secs_f64() / trial.len().max(1) as f64;
     let (each, speed) = size(&trial, settings.pack_tokens, learner)?;
     let mut out = io::stdout().lock();
     write_head(&mut out, recipe, learner)?;
@@ -199,7 +199,7 @@ pub(super) async fn dpo(
         trial.iter().map(rollout_bytes).sum::<usize>() as f64 / trial.len().max(1) as f64 * rollouts as f64 / GIB;
     writeln!(out, "           and about {round_gib:.1} GiB for the trajectories of a round")?;
     if settings.ranker.is_some() {
-        write_ranker_cost(&mut out, &trial, rollouts, (each, speed), learner)?;
+        write_ranker_cost(&mut out, &trial, rollouts, each, speed, learner)?;
     }
     // Each pair has two trajectories, each of which is scored and then trained on.
     let pair = 2.0 * each * (1.0 + FORWARD) / speed;
@@ -215,7 +215,8 @@ fn write_ranker_cost(
     out: &mut impl Write,
     trial: &[Rollout],
     rollouts: usize,
-    (each, speed): (f64, f64),
+    each: f64,
+    speed: f64,
     learner: &Learner,
 ) -> io::Result<()> {
     let turns = trial.iter().map(|rollout| rollout.sample.actions.len()).sum::<usize>() as f64;
@@ -314,10 +315,10 @@ fn measure(learner: &mut Learner, sequences: &[TrainingSequence<'_>], budget: us
     let packed = pack(&sequences[pass]).pack;
     // The first pass allocates memory, so only the second one is timed.
     learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
-    let began = Instant::now();
+    let started = Instant::now();
     learner.learn(&packed, &mut |_, _: Score| Slope::default())?;
     learner.zero();
-    Ok(packed.tokens().len() as f64 / began.elapsed().as_secs_f64())
+    Ok(packed.tokens().len() as f64 / started.elapsed().as_secs_f64())
 }
 
 #[cfg(test)]

@@ -97,9 +97,9 @@ impl Args {
         check_teacher(settings, self.compute_args.gpu())?;
         let device = self.rollout_args.device(&recipe)?;
         let refusals = settings.rewards_refusals(stages.clone());
-        let supported = settings.needs_support(stages.clone());
+        let needs_support = settings.needs_support(stages.clone());
         let files = self.validation_args.split(self.question_args.files()?, "grpo.validation", settings.validation)?;
-        let files = question_file::rewarded(files, refusals)?;
+        let files = if refusals { files } else { question_file::answerable(files)? };
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
         let base_checkpoint = self.compute_args.open(&recipe)?;
@@ -124,14 +124,15 @@ impl Args {
             settings.concurrent,
             &team,
             device,
-            (&self.compute_args.host_args, gpu_plan),
+            &self.compute_args.host_args,
+            gpu_plan,
         )?;
         let result = async {
             let embedder = self.question_args.embedder(&team, &self.compute_args.host_args)?;
             let goal = |place| GrpoGoal::of(&settings.stages[place], place + 1, settings, Arc::clone(&embedder));
             let goals: Vec<GrpoGoal> = stages.map(goal).collect();
             let (question_sets, index_facts) =
-                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), supported)?;
+                self.question_args.open_question_sets(files, &runtime, &embedder, team.threads(), needs_support)?;
             if goals.iter().any(|goal| goal.reward.counts_hops()) {
                 question_args::log_hops(&question_sets);
             }

@@ -15,7 +15,7 @@ use crate::mode_table::{MIN_TRAJECTORIES, ModeTable};
 use crate::run::durable;
 use crate::sample::Sample;
 use crate::sample_filter::SampleFilter;
-use crate::store;
+use crate::sample_lines;
 
 /// Selects a policy's own trajectories, for imitation.
 ///
@@ -93,7 +93,7 @@ impl Args {
         ensure!(!self.out.exists(), "{} already exists: give another file", self.out.display());
         let mut samples = Vec::new();
         for file in &self.files {
-            samples.extend(store::read(file)?);
+            samples.extend(sample_lines::read(file)?);
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
@@ -271,7 +271,7 @@ mod tests {
         let error = KeepFlags::try_parse_from(searches).unwrap().args.run().unwrap_err().to_string();
         assert!(error.contains("none of the 16 trajectories") && error.contains("(--by-kind)"), "{error}");
         KeepFlags::try_parse_from(flags).unwrap().args.run().unwrap();
-        let kept = store::read(&out).unwrap();
+        let kept = sample_lines::read(&out).unwrap();
         assert_eq!(kept.len(), 3);
         assert!(kept.iter().all(|sample| sample.first_mode() == Some(Mode::Graph) && sample.forced.is_empty()));
         assert_eq!(kept[0].loss_mask(), [false, true, false, true]);

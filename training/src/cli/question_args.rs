@@ -73,14 +73,14 @@ impl QuestionArgs {
     }
 
     /// Opens the indexes and pairs each with a copy of `runtime` that searches it. Returns the question sets and the
-    /// facts that identify them. If `supported`, fails for a file without a question whose support is known.
+    /// facts that identify them. If `needs_support`, fails for a file without a question whose support is known.
     pub(super) fn open_question_sets(
         &self,
         files: Vec<QuestionFile>,
         runtime: &Runtime,
         embedder: &Arc<dyn Embed>,
         threads: usize,
-        supported: bool,
+        needs_support: bool,
     ) -> anyhow::Result<(Vec<QuestionSet>, RunFacts)> {
         let mut open: BTreeMap<&Path, OpenIndex> = BTreeMap::new();
         let mut question_sets = Vec::new();
@@ -94,7 +94,7 @@ impl QuestionArgs {
             open.insert(dir, opened.clone());
             let OpenIndex { searcher, index } = opened;
             let file = file.support_from(&index);
-            ensure!(!supported || file.is_supported(), "{}: {UNSUPPORTED}", file.name);
+            ensure!(!needs_support || file.is_supported(), "{}: {UNSUPPORTED}", file.name);
             let manifest = index.manifest().clone();
             let Manifest { corpus, snapshot, checksum, .. } = &manifest;
             index_facts.push(Value::String(format!("{corpus} snapshot {snapshot} {checksum:08x}")));

@@ -18,10 +18,10 @@ use super::recipe_args::RecipeArgs;
 use super::rollout_args::RolloutArgs;
 use super::run_facts;
 use crate::recipe::{Grpo, Recipe};
-use crate::rollout::{QuestionSet, RolloutPlan, rollout_policy, rollouts};
+use crate::rollout::{QuestionSet, RolloutSettings, rollout_policy, rollouts};
 use crate::run::MetricsRow;
 use crate::sample_file::SampleFile;
-use crate::store::SampleReader;
+use crate::sample_lines::SampleReader;
 use crate::{hash, policy_writer, rollout_metrics, seeding};
 
 /// Size of a portion of rollouts, as a multiple of the concurrent ones. Each portion is written when it is complete, so
@@ -88,7 +88,7 @@ impl Args {
         let AnsweringPolicy { recipe, adapter, mut facts, vocabulary } = self.answering_policy(recipe)?;
         let team = self.host_args.team();
         let device = self.rollout_args.device_without_training();
-        let runtime = self.rollout_args.engine(&recipe, settings.concurrent, &team, device, (&self.host_args, None))?;
+        let runtime = self.rollout_args.engine(&recipe, settings.concurrent, &team, device, &self.host_args, None)?;
         let result = async {
             let lease = match adapter {
                 Some(dir) => Some(runtime.engine.lease_adapter(dir).await?),
@@ -174,11 +174,11 @@ impl RolloutJob<'_> {
     }
 
     /// Rollout settings of the portion `step`, counted from 1.
-    fn plan(&self, step: u64) -> RolloutPlan<'_> {
+    fn rollout_settings(&self, step: u64) -> RolloutSettings<'_> {
         let Grpo { sampling, group, concurrent, first_modes, evidence, .. } = self.settings;
         let seed = seeding::seed(self.seed, "rollouts", 0);
-        let plan = RolloutPlan::new(sampling, *concurrent, seed);
-        RolloutPlan { group: *group, step, first_modes, evidence: *evidence, ..plan }
+        let defaults = RolloutSettings::new(sampling, *concurrent, seed);
+        RolloutSettings { group: *group, step, first_modes, evidence: *evidence, ..defaults }
     }
 
     /// Number of trajectories that `out` already holds from an earlier run of the same command.
@@ -201,19 +201,19 @@ impl RolloutJob<'_> {
         let total = self.questions.len().div_ceil(self.portion()) as u64;
         // The last portion may be smaller, so a complete file is recognized by its total.
         let done = if made == self.total() { total } else { (made / portion_trajectories) as u64 };
-        let began = Instant::now();
+        let run_started = Instant::now();
         let mut bar = StepProgress::new("rollout", done, total, &["em", "f1", "format_valid", "searches"]);
         for (portion, questions) in self.questions.chunks(self.portion()).enumerate().skip(done as usize) {
             let step = portion as u64 + 1;
             let started = Instant::now();
-            let mut batch = rollouts(&self.policy, questions, &self.plan(step)).await?;
+            let mut batch = rollouts(&self.policy, questions, &self.rollout_settings(step)).await?;
             // If a kill interrupted the writing of this portion, its first trajectories are already in the file.
             for rollout in &mut batch.rollouts[made - portion * portion_trajectories..] {
                 rollout.sample.tokenizer = Some(self.vocabulary.to_owned());
                 samples.append(&rollout.sample)?;
                 made += 1;
             }
-            let row = MetricsRow::new(step, "rollout", began.elapsed().as_secs_f64());
+            let row = MetricsRow::new(step, "rollout", run_started.elapsed().as_secs_f64());
             let row = rollout_metrics::add_rollouts(row, &batch.rollouts)
                 .with("step_seconds", started.elapsed().as_secs_f64());
             bar.show(&row);
@@ -232,9 +232,9 @@ impl RolloutJob<'_> {
         let total = self.total();
         // Enough questions to keep all places busy, or the measured rate would be too low.
         let few = TRIED.max(concurrent.div_ceil(*group)).min(self.questions.len());
-        let began = Instant::now();
-        let tried = rollouts(&self.policy, &self.questions[..few], &self.plan(1)).await?.rollouts.len();
-        let seconds = began.elapsed().as_secs_f64() / tried.max(1) as f64 * (total - made) as f64;
+        let started = Instant::now();
+        let tried = rollouts(&self.policy, &self.questions[..few], &self.rollout_settings(1)).await?.rollouts.len();
+        let seconds = started.elapsed().as_secs_f64() / tried.max(1) as f64 * (total - made) as f64;
         anstream::println!("questions  {}, {group} rollouts each, {concurrent} at a time", self.questions.len());
         anstream::println!("rollouts   {total}, of which {made} are in {}", out.display());
         anstream::println!("memory     {memory}");

@@ -90,7 +90,8 @@ impl RolloutArgs {
         concurrent: usize,
         team: &Arc<Team>,
         mut device: DeviceConfig,
-        (host, gpu_plan): (&HostArgs, Option<&GpuPlan>),
+        host_args: &HostArgs,
+        gpu_plan: Option<&GpuPlan>,
     ) -> anyhow::Result<Runtime> {
         if let Some(engine) = gpu_plan.and_then(|gpu_plan| gpu_plan.need.engine) {
             // The plan has divided the memory already, so the engine takes all that it is given.
@@ -99,7 +100,7 @@ impl RolloutArgs {
         } else if let Some(Size(bytes)) = self.kv_bytes {
             device.gpu_kv = GpuKvSize::Bytes(bytes);
         }
-        let model = ModelConfig { threads: team.threads(), ..self.model(recipe, concurrent, device, host) };
+        let model = ModelConfig { threads: team.threads(), ..self.model(recipe, concurrent, device, host_args) };
         Ok(assembly::runtime(&model, Arc::clone(team), None)?.0)
     }
 

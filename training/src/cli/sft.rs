@@ -20,8 +20,8 @@ use super::run_facts;
 use crate::ledger::RunLedger;
 use crate::recipe::{Recipe, Sft};
 use crate::sample::Sample;
+use crate::sample_lines::{self, SampleLinesError};
 use crate::sft::{SftDataset, SftTraining};
-use crate::store::{self, StoreError};
 
 /// Trains a policy on given trajectories, on the tokens that the policy wrote itself.
 ///
@@ -155,13 +155,13 @@ struct SampleCheck<'a> {
 
 impl SampleCheck<'_> {
     /// Reads the samples of a file. Fails at the first sample that does not fit, with its line number.
-    fn read(&self, file: &Path) -> Result<Vec<Sample>, StoreError> {
-        let mut lines = store::SampleReader::open(file)?;
+    fn read(&self, file: &Path) -> Result<Vec<Sample>, SampleLinesError> {
+        let mut lines = sample_lines::SampleReader::open(file)?;
         let mut samples = Vec::new();
         while let Some(sample) = lines.next() {
             let sample = sample?;
             if let Some(reason) = self.flaw(&sample) {
-                return Err(StoreError::Line { path: file.to_owned(), line: lines.line(), reason });
+                return Err(SampleLinesError::Line { path: file.to_owned(), line: lines.line(), reason });
             }
             samples.push(sample);
         }

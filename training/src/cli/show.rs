@@ -12,7 +12,7 @@ use waymark_runtime::{assembly, logging, printable};
 
 use crate::hash;
 use crate::sample::{OriginRun, Sample};
-use crate::store::SampleReader;
+use crate::sample_lines::SampleReader;
 
 /// Prints trajectories in a readable form.
 ///

@@ -12,7 +12,7 @@ use crate::lessons::text::normalized;
 use crate::run::RunError;
 use crate::sample::Sample;
 use crate::sample_file::{SampleFile, SampleFileError, SampleFileLock, folder};
-use crate::store::{SampleReader, StoreError};
+use crate::sample_lines::{SampleLinesError, SampleReader};
 
 /// Error of opening or writing the sample files.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum BuildOutputError {
     SampleFile(#[from] SampleFileError),
     /// A sample file cannot be read or written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Samples(#[from] SampleLinesError),
     /// A companion file cannot be written.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -176,8 +176,8 @@ impl BuildOutput {
     /// Appends a sample to the file `place`.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn append(&mut self, sample: &Sample, place: SampleSplit) -> Result<(), StoreError> {
+    /// [`SampleLinesError::Io`].
+    pub fn append(&mut self, sample: &Sample, place: SampleSplit) -> Result<(), SampleLinesError> {
         match place {
             SampleSplit::Learned => self.out.append(sample)?,
             SampleSplit::Held => self.held.append(sample)?,
@@ -189,8 +189,8 @@ impl BuildOutput {
     /// Flushes both files to disk.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn sync(&self) -> Result<(), StoreError> {
+    /// [`SampleLinesError::Io`].
+    pub fn sync(&self) -> Result<(), SampleLinesError> {
         self.out.sync()?;
         self.held.sync()
     }
@@ -229,7 +229,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::sample::{SampleTask, tests::trajectory};
-    use crate::store::SampleWriter;
+    use crate::sample_lines::SampleWriter;
 
     fn sample(question: &str, variant: usize) -> Sample {
         of("d", question, &format!("What of {question}?"), variant)

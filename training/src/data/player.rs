@@ -10,7 +10,7 @@ use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::scripted::{self, ScriptedGenerator};
-use super::teacher::{DropReason, LessonTeacher, TeacherEnding, TeacherSettings};
+use super::teacher::{DropReason, LessonTeacher, LessonTeacherSettings, TeacherEnding};
 use crate::hash::fnv1a;
 use crate::lessons::lesson::Lesson;
 use crate::lessons::text::normalized;
@@ -34,7 +34,7 @@ pub struct LessonPlayer {
     /// Search backend of the episodes.
     pub searcher: Arc<dyn Search>,
     /// Settings of the teacher.
-    pub teacher: TeacherSettings,
+    pub teacher: LessonTeacherSettings,
 }
 
 impl LessonPlayer {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::build_output::BuildOutputError;
 use crate::run::durable;
 use crate::sample::Sample;
-use crate::store::SampleReader;
+use crate::sample_lines::SampleReader;
 
 /// Question as a JSON line.
 #[derive(Debug, Serialize)]
@@ -77,7 +77,7 @@ mod tests {
 
     use super::*;
     use crate::sample::{SampleTask, tests::trajectory};
-    use crate::store::SampleWriter;
+    use crate::sample_lines::SampleWriter;
 
     #[test]
     fn each_question_is_written_once_and_reads_back() {

@@ -62,7 +62,7 @@ pub type DropReason = &'static str;
 
 /// Settings of the teacher for all lessons over one index.
 #[derive(Debug, Clone)]
-pub struct TeacherSettings {
+pub struct LessonTeacherSettings {
     /// Preview of the searches, over the same index.
     pub preview: Arc<SearchPreview>,
     /// Form of the turns.
@@ -77,7 +77,7 @@ pub struct TeacherSettings {
 #[derive(Debug)]
 pub struct LessonTeacher {
     lesson: Lesson,
-    settings: TeacherSettings,
+    settings: LessonTeacherSettings,
     searches: LessonSearches,
     rng: ChaCha8Rng,
     /// Number of turns so far.
@@ -119,7 +119,7 @@ pub enum TeacherEnding {
 
 impl LessonTeacher {
     /// Creates the teacher of one lesson.
-    pub fn new(lesson: Lesson, settings: TeacherSettings, seed: u64) -> LessonTeacher {
+    pub fn new(lesson: Lesson, settings: LessonTeacherSettings, seed: u64) -> LessonTeacher {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let habits = settings.habits;
         let patience = rng.random_bool(habits.concede).then(|| rng.random_range(2..=3));

@@ -32,8 +32,8 @@ use crate::recipe::Dpo;
 use crate::recipe::dpo::StageStart;
 use crate::rollout::QuestionSet;
 use crate::run::{MetricsFile, MetricsRow};
+use crate::sample_lines::SampleWriter;
 use crate::schedule::LearningRateSchedule;
-use crate::store::SampleWriter;
 use crate::{TrainError, seeding};
 
 pub(crate) use self::ranker::HEADS;
@@ -70,6 +70,17 @@ pub struct DpoTraining<'a> {
     pub adapter_dir: PathBuf,
 }
 
+/// Steps of a round.
+#[derive(Debug, Clone, Copy)]
+struct RoundSteps {
+    /// First step, which generates the trajectories.
+    first: u64,
+    /// Last step.
+    last: u64,
+    /// Number of steps before the round's stage.
+    before: u64,
+}
+
 impl DpoTraining<'_> {
     /// Trains from the current state of `ledger` to the end, reporting to `observer`.
     ///
@@ -97,7 +108,8 @@ impl DpoTraining<'_> {
             let Some(goal) = self.goals.get(progress.stage) else { return Ok(()) };
             let go_on = if let Some((first, pairs)) = progress.open {
                 let last = first + goal.updates(pairs, self.settings.batch);
-                self.learn(goal, (first, last, progress.before), learner, &mut optimizer, ledger, observer).await?
+                let steps = RoundSteps { first, last, before: progress.before };
+                self.learn(goal, steps, learner, &mut optimizer, ledger, observer).await?
             } else {
                 if progress.over == 0 {
                     if goal.begins == StageStart::Best {
@@ -126,27 +138,27 @@ impl DpoTraining<'_> {
     async fn learn(
         &self,
         goal: &DpoGoal,
-        (first, last, before): (u64, u64, u64),
+        steps: RoundSteps,
         learner: &mut Learner,
         optimizer: &mut AdamW,
         ledger: &mut RunLedger,
         observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let round = Round::read(&ledger.folder().samples(), first)?;
-        for step in ledger.state().step + 1..=last {
-            let row = self.step(goal, &round, (first, last), learner, optimizer, ledger)?;
+        let round = Round::read(&ledger.folder().samples(), steps.first)?;
+        for step in ledger.state().step + 1..=steps.last {
+            let row = self.step(goal, &round, steps, learner, optimizer, ledger)?;
             ledger.write_row(&row)?;
             ledger.advance(step);
             let mut go_on = observer.row(&row);
             // Validates before saving, so that the checkpoint's state includes this round's measurement.
-            if step == last && go_on.is_continue() {
-                go_on = self.validate(goal, before, learner, ledger, observer).await?;
+            if step == steps.last && go_on.is_continue() {
+                go_on = self.validate(goal, steps.before, learner, ledger, observer).await?;
             }
             if go_on.is_break() {
                 return Ok(go_on);
             }
             let every = self.settings.save_every as u64;
-            if step == last || (every > 0 && step.is_multiple_of(every)) {
+            if step == steps.last || (every > 0 && step.is_multiple_of(every)) {
                 ledger.save(learner, optimizer)?;
                 observer.saved(ledger, learner)?;
             }
@@ -159,13 +171,13 @@ impl DpoTraining<'_> {
         &self,
         goal: &DpoGoal,
         round: &Round,
-        (first, last): (u64, u64),
+        RoundSteps { first, last, .. }: RoundSteps,
         learner: &mut Learner,
         optimizer: &mut AdamW,
         ledger: &RunLedger,
     ) -> Result<MetricsRow, TrainError> {
         let step = ledger.state().step + 1;
-        let began = Instant::now();
+        let started = Instant::now();
         let settings = self.settings;
         let done = step - first - 1;
         // The first step of a round is unique in the run, so every round and epoch shuffles differently.
@@ -173,14 +185,14 @@ impl DpoTraining<'_> {
         let pairs = round.batch(done, settings.batch, seed);
         let total = (last - first) as usize;
         let schedule = LearningRateSchedule::over(total, settings.schedule, settings.warmup);
-        let rate = settings.learning_rate * schedule.factor(done as usize);
+        let rate = settings.learning_rate * schedule.factor_in_round(done as usize);
         let updated = update(learner, optimizer, &pairs, goal.terms, settings.pack_tokens, rate)?;
         for (what, value) in [("loss", updated.mean.loss), ("gradient norm", updated.norm)] {
             if !value.is_finite() {
                 return Err(TrainError::Diverged { section: "dpo", step, what, value });
             }
         }
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         Ok(ledger
             .row(step, &goal.phase)
             .with("loss", updated.mean.loss)

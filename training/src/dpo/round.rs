@@ -6,9 +6,9 @@ use std::path::Path;
 use super::update::{PairMember, PreferencePair};
 use crate::TrainError;
 use crate::sample::PreferenceRecord;
+use crate::sample_lines::SampleReader;
 use crate::seeding;
 use crate::sft::MaskedSequence;
-use crate::store::SampleReader;
 
 /// Pairs of a round.
 ///
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use crate::reward::tests::searched;
     use crate::sample::{OriginRun, Sample};
-    use crate::store::SampleWriter;
+    use crate::sample_lines::SampleWriter;
 
     /// Trajectory of two turns that is preferred to others from a turn on.
     fn sample(id: &str, step: u64, to: &[(&str, usize)]) -> Sample {

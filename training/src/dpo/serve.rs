@@ -13,16 +13,18 @@ use super::progress::{MERIT, PAIRS, ROUND_END};
 use super::ranker::RankerScores;
 use super::update::total;
 use super::{DpoGoal, DpoTraining, PairRule, Preference};
-use crate::grpo::{logprobs, logprobs_under};
 use crate::ledger::{RunLedger, RunObserver};
+use crate::logprobs::{logprobs, logprobs_under};
 use crate::pack::TrainingSequence;
 use crate::recipe::dpo::{Branches, DpoReference};
 use crate::reward::evidence_measure::EvidenceMeasure;
-use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, epoch_questions, measure, rollouts, serve};
+use crate::rollout::{
+    QuestionSet, Rollout, RolloutSettings, SampledRollouts, epoch_questions, measure, rollouts, serve,
+};
 use crate::run::MetricsRow;
 use crate::sample::{PreferenceRecord, Sample, SampleView};
+use crate::sample_lines::SampleWriter;
 use crate::sft::VALIDATION;
-use crate::store::SampleWriter;
 use crate::{TrainError, rollout_metrics};
 
 impl DpoTraining<'_> {
@@ -54,10 +56,10 @@ impl DpoTraining<'_> {
         observer: &mut dyn RunObserver,
     ) -> Result<ControlFlow<()>, TrainError> {
         let step = ledger.state().step + 1;
-        let began = Instant::now();
-        let RolloutBatch { rollouts: mut batch, failed } =
+        let started = Instant::now();
+        let SampledRollouts { rollouts: mut batch, failed } =
             self.roll(goal, step, self.questions(round), learner).await?;
-        let rollout_seconds = began.elapsed().as_secs_f64();
+        let rollout_seconds = started.elapsed().as_secs_f64();
         let score = goal.reward.score(&batch)?;
         for (rollout, score) in batch.iter_mut().zip(score) {
             rollout.sample.reward = Some(score);
@@ -88,7 +90,7 @@ impl DpoTraining<'_> {
             .with(ROUND_END, last as f64)
             .with("rollout_seconds", rollout_seconds)
             .with("rollout_tokens_per_second", sampled as f64 / rollout_seconds)
-            .with("step_seconds", began.elapsed().as_secs_f64());
+            .with("step_seconds", started.elapsed().as_secs_f64());
         ledger.write_row(&row)?;
         ledger.advance(step);
         let go_on = observer.row(&row);
@@ -111,14 +113,15 @@ impl DpoTraining<'_> {
         step: u64,
         questions: Vec<(&QuestionSet, &Question)>,
         learner: &Learner,
-    ) -> Result<RolloutBatch, TrainError> {
+    ) -> Result<SampledRollouts, TrainError> {
         let policy = self.serve(learner).await?;
         let Self { seed, settings, .. } = *self;
         let group = settings.group;
         let concurrent = settings.concurrent;
-        let plan = RolloutPlan::new(&settings.sampling, concurrent, seed);
-        let plan = RolloutPlan { group, step, cost: goal.cost, branches: settings.branches, ..plan };
-        rollouts(&policy, &questions, &plan).await
+        let defaults = RolloutSettings::new(&settings.sampling, concurrent, seed);
+        let rollout_settings =
+            RolloutSettings { group, step, cost: goal.cost, branches: settings.branches, ..defaults };
+        rollouts(&policy, &questions, &rollout_settings).await
     }
 
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {

@@ -16,8 +16,8 @@ use crate::recipe::dpo::{Branches, DpoReference};
 use crate::recipe::{Labels, Optimizer, Ranker};
 use crate::reward::RewardScorer;
 use crate::run::{Checkpoints, RankerState};
+use crate::sample_lines;
 use crate::schedule::ScheduleShape;
-use crate::store;
 use crate::tiny::{self, Even, engine};
 
 fn settings() -> Dpo {
@@ -114,7 +114,7 @@ async fn preferred_trajectories_become_more_probable() {
         let rejected = numbers(&dir, "rejected_reward");
         assert!(chosen.iter().zip(&rejected).all(|(chosen, rejected)| *chosen > rejected + 0.099));
         // Four pairs per round, three per step, two epochs: one rollout step and four optimizer steps.
-        let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+        let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
         assert_eq!(samples.len(), 8 * 32);
         let steps: Vec<u64> = samples.chunk_by(|a, b| a.step == b.step).map(|round| round[0].step).collect();
         let lasts: Vec<u64> = pairs.iter().map(|&pairs| 1 + 2 * (pairs as u64).div_ceil(3)).collect();
@@ -130,6 +130,20 @@ async fn preferred_trajectories_become_more_probable() {
         assert_eq!(margins[0].abs() < 1e-4, reference != DpoReference::None, "{margins:?}");
         assert_eq!(numbers(&dir, "preference_loss").len(), margins.len());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_round_without_a_warm_up_learns_from_its_first_step() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    let dir = temp.path().join("run");
+    // One batch holds all pairs of a round.
+    let settings = Dpo { batch: 1000, ..settings() };
+    let initial = tiny::learner(&weights).values().to_vec();
+    let first = |row: &MetricsRow| row.values.contains_key("learning_rate");
+    let learned = run(tiny::learner(&weights), &weights, &dir, &settings, [1, 1], first).await;
+    assert_eq!(numbers(&dir, "learning_rate"), [1e-2]);
+    assert!(learned != initial, "the only batch taught nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +168,7 @@ async fn interrupted_training_ends_in_the_same_weights() {
             assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
         }
         let read = |dir: &Path| -> Vec<_> {
-            let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+            let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
             samples.into_iter().map(|sample| (sample.id, sample.tokens, sample.preferred_to)).collect()
         };
         assert_eq!(read(&parts), read(&whole));
@@ -179,7 +193,7 @@ async fn interrupted_training_with_branches_ends_in_the_same_weights() {
     }
     assert!(run(tiny::learner(&weights), &weights, &parts, &settings, [3, 1], |_| false).await == wanted);
     let read = |dir: &Path| -> Vec<_> {
-        let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+        let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
         samples.into_iter().map(|sample| (sample.id, sample.branch, sample.tokens, sample.preferred_to)).collect()
     };
     assert_eq!(read(&parts), read(&whole));
@@ -275,10 +289,10 @@ async fn a_ranker_is_trained_and_measured_without_changing_the_policy() {
     assert_eq!(found.optimizer.steps(), 2 * (learned[2] as u64).div_ceil(8));
     assert_eq!((numbers(&ranked, "ranker_loss").len(), numbers(&ranked, "ranker_accuracy/answer").len()), (held, held));
     // Its scores of both sides of each pair are stored.
-    let samples = store::read(&ranked.join("samples.jsonl")).unwrap();
+    let samples = sample_lines::read(&ranked.join("samples.jsonl")).unwrap();
     let mut preferred = samples.iter().flat_map(|sample| &sample.preferred_to);
     assert!(preferred.all(|pair| pair.scores.as_ref().is_some_and(|(own, other)| own.len() == 7 && other.len() == 7)));
-    let samples = store::read(&plain.join("samples.jsonl")).unwrap();
+    let samples = sample_lines::read(&plain.join("samples.jsonl")).unwrap();
     assert!(samples.iter().flat_map(|sample| &sample.preferred_to).all(|pair| pair.scores.is_none()));
 }
 
@@ -320,7 +334,7 @@ async fn trajectories_preferred_by_a_ranker_become_more_probable() {
     assert!(mean(&reward[5..8]) > mean(&reward[..2]) + 0.05, "{reward:?}");
     assert!(numbers(&dir, "ranker_accuracy").is_empty(), "nothing is held out");
     // By the ranker's score, whatever the rewards, the chosen side leads by the required margin.
-    let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+    let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
     for pair in samples.iter().flat_map(|sample| &sample.preferred_to) {
         let (own, other) = pair.scores.as_ref().unwrap();
         assert!(own[0] - other[0] >= 0.1 - 1e-12, "{own:?} {other:?}");

@@ -4,7 +4,7 @@ use waymark_models::gradient::{Learner, Score, ScoredModel, Slope};
 
 use super::loss::{DpoTerms, Likelihood, PairLoss};
 use crate::TrainError;
-use crate::grpo::logprobs;
+use crate::logprobs::logprobs;
 use crate::optimizer::AdamW;
 use crate::pack::{TrainingSequence, pack, passes};
 use crate::sft::MaskedSequence;

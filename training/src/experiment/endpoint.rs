@@ -64,8 +64,13 @@ impl Metric {
         Metric::ContentTokens,
     ];
 
-    /// Returns the value for an episode. `None` where the metric is undefined.
+    /// Returns the value for an episode. `None` where the metric is undefined: a failed episode counts as wrong, but
+    /// has no turns, searches, cost or tokens.
     pub fn of(self, row: &EpisodeRow) -> Option<f64> {
+        // The row of a failed episode has zeros, with which failing would look cheap.
+        if row.error.is_some() && self.measures_work() {
+            return None;
+        }
         let share = |holds: bool| f64::from(u8::from(holds));
         Some(match self {
             Metric::Em => row.em,
@@ -88,12 +93,25 @@ impl Metric {
         })
     }
 
+    /// Returns `true` if the metric measures the work of an episode, and not its answer.
+    fn measures_work(self) -> bool {
+        matches!(
+            self,
+            Metric::Steps
+                | Metric::Searches
+                | Metric::Duplicates
+                | Metric::Cost
+                | Metric::ThinkingTokens
+                | Metric::ContentTokens
+        )
+    }
+
     /// Returns the reason why the metric has no value for any episode about these questions. `None` if an episode may
     /// have one: whether it has then depends on its answer and its searches.
     pub(super) fn undefined_on(self, questions: &[Question]) -> Option<&'static str> {
         let none = |holds: fn(&Question) -> bool| !questions.iter().any(holds);
         match self {
-            Metric::SupportF1 if none(lists_support) => {
+            Metric::SupportF1 if none(Question::lists_support) => {
                 Some("no question lists all of its supporting passages (`supporting`)")
             }
             Metric::FalseAnswers | Metric::FalseRefusals if none(tells_support) => Some(
@@ -146,11 +164,6 @@ impl fmt::Display for Metric {
     }
 }
 
-/// Returns `true` if all supporting passages of a question are known, for [`EpisodeRow::support_f1`].
-fn lists_support(question: &Question) -> bool {
-    question.supporting_complete && !question.supporting.is_empty()
-}
-
 /// Returns `true` if an accepted answer can be found in a passage.
 fn has_words(question: &Question) -> bool {
     question.answers.iter().any(|answer| !matches!(normalize(answer).as_str(), "" | "yes" | "no"))
@@ -158,12 +171,12 @@ fn has_words(question: &Question) -> bool {
 
 /// Returns `true` if [`EpisodeRow::supported`] is known after an episode.
 fn tells_support(question: &Question) -> bool {
-    lists_support(question) || has_words(question)
+    question.lists_support() || has_words(question)
 }
 
 /// Returns `true` if an episode may find the support of a question.
 fn may_be_supported(question: &Question) -> bool {
-    if !lists_support(question) {
+    if !question.lists_support() {
         return has_words(question);
     }
     question.supporting.iter().all(|id| !question.without.contains(id))
@@ -319,6 +332,25 @@ mod tests {
         ] {
             let found = metrics.map(|metric| metric.undefined_on(&questions).is_some());
             assert_eq!((&found[..3], &found[3..]), (&undefined[..], &[false, false][..]), "{questions:?}");
+        }
+    }
+
+    /// Otherwise a bar from above would be the easier to pass, the more episodes fail.
+    #[test]
+    fn failed_episodes_are_wrong_and_not_cheap() {
+        let failed = EpisodeRow { error: Some("too long".to_owned()), ..EpisodeRow::default() };
+        for metric in [
+            Metric::Steps,
+            Metric::Searches,
+            Metric::Duplicates,
+            Metric::Cost,
+            Metric::ThinkingTokens,
+            Metric::ContentTokens,
+        ] {
+            assert_eq!((metric.of(&failed), metric.of(&EpisodeRow::default())), (None, Some(0.0)), "{metric}");
+        }
+        for metric in [Metric::Em, Metric::F1, Metric::SearcherF1, Metric::AccR, Metric::Valid] {
+            assert_eq!(metric.of(&failed), Some(0.0), "{metric}");
         }
     }
 

@@ -9,14 +9,18 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use waymark_agent::Policy;
 use waymark_index::Manifest;
+use waymark_models::catalog::Catalog;
 use waymark_runtime::evaluate::{Baseline, Contender};
 
 use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
 use crate::run::durable;
 
-/// Maximum depth of directories in a policy.
+/// Maximum depth of directories in a policy or a model.
 const DEPTH: usize = 8;
+
+/// Beginning of the name of an input that is a base model.
+const MODEL: &str = "the model ";
 
 /// Environment variables that choose the devices of jobs.
 const DEVICES: [&str; 2] = ["WAYMARK_DEVICE", "WAYMARK_ROLLOUT_DEVICE"];
@@ -74,9 +78,10 @@ impl Inputs {
         let arms = experiment.arm.iter().filter_map(|arm| arm.policy.as_deref()).map(Path::new);
         let stages = experiment.stage.iter().filter_map(|stage| stage.policy.as_deref());
         for dir in arms.chain(stages).filter(|dir| dir.is_dir()) {
-            let mut hasher = blake3::Hasher::new();
-            hash_dir(dir, Path::new(""), DEPTH, &mut hasher)?;
-            inputs.insert(dir.display().to_string(), hasher.finalize().to_hex().to_string());
+            inputs.insert(dir.display().to_string(), hash_path(dir)?);
+        }
+        if let Some(model) = experiment.model.as_deref().filter(|model| is_local(model)) {
+            inputs.insert(format!("{MODEL}{model}"), hash_path(Path::new(model))?);
         }
         Ok(Inputs { inputs, description })
     }
@@ -104,9 +109,14 @@ impl Inputs {
         };
         let earlier: Inputs =
             serde_json::from_str(&text).map_err(|error| ExperimentError::io("read", path)(error.into()))?;
-        let names = earlier.inputs.keys().chain(self.inputs.keys());
-        let mut changed = names.filter(|name| earlier.inputs.get(*name) != self.inputs.get(*name));
-        match changed.next() {
+        let changed = |name: &&String| {
+            let before = earlier.inputs.get(*name);
+            // Earlier versions did not hash the model. Their experiments resume.
+            let unknown = before.is_none() && name.starts_with(MODEL);
+            !unknown && before != self.inputs.get(*name)
+        };
+        let mut names = earlier.inputs.keys().chain(self.inputs.keys());
+        match names.find(changed) {
             None => Ok(()),
             Some(what) => Err(ExperimentError::Changed { dir: dir.to_owned(), what: what.clone() }),
         }
@@ -132,7 +142,8 @@ fn contender(policy: &str) -> Result<Contender, String> {
     Err(format!("unknown policy {policy:?}: expected a directory, one of {protocols}, or a baseline: {baselines}"))
 }
 
-/// Refuses search options that the contender of the arm at this place ignores: the report would call them forced.
+/// Refuses search options that the contender of the arm at this place ignores, because the report would call them
+/// forced, and modes whose results it does not show.
 pub(super) fn check_forced(arm: &Arm, at: usize, contender: &Contender, path: &Path) -> Result<(), ExperimentError> {
     let refuse = |field: &str, reason: &str| {
         let field = format!("arm[{at}].{field}");
@@ -141,10 +152,32 @@ pub(super) fn check_forced(arm: &Arm, at: usize, contender: &Contender, path: &P
     if arm.mode.is_some() && !contender.takes_mode() {
         return refuse("mode", "remove it: the policy does not search, or it is a baseline with a mode of its own");
     }
+    let shown = contender.shows();
+    if let Some(mode) = arm.mode.filter(|mode| !shown.contains(mode)) {
+        let shown = shown.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let reason = format!("the policy does not show triples: remove it, or replace {mode} by one of {shown}");
+        return refuse("mode", &reason);
+    }
     if arm.k.is_some() && !contender.searches() {
         return refuse("k", "remove it: the policy does not search");
     }
     Ok(())
+}
+
+/// Returns `true` if a model is loaded from a path. Names in the catalog come first, as in its loading, and stand for
+/// contents that the program knows.
+fn is_local(model: &str) -> bool {
+    Catalog::bundled().get(model).is_none() && Path::new(model).exists()
+}
+
+/// Hashes a file, or all files of a directory.
+fn hash_path(path: &Path) -> Result<String, ExperimentError> {
+    if !path.is_dir() {
+        return hash_file(path);
+    }
+    let mut hasher = blake3::Hasher::new();
+    hash_dir(path, Path::new(""), DEPTH, &mut hasher)?;
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 fn hash_file(path: &Path) -> Result<String, ExperimentError> {

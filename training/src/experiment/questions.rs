@@ -32,7 +32,7 @@ pub(super) fn check_training(experiment: &Experiment, needed: QuestionUse) -> Re
     let validation: Vec<PathBuf> = experiment.training.iter().filter_map(|set| set.validation.clone()).collect();
     let files = QuestionFile::open_all(&paths)
         .and_then(|files| question_file::split(files, &validation, needed.field, needed.validation))
-        .and_then(|files| question_file::rewarded(files, needed.refusals))
+        .and_then(|files| if needed.refusals { Ok(files) } else { question_file::answerable(files) })
         .map_err(|error| format!("{error:#}"))?;
     match files.iter().find(|file| needed.support && !file.may_be_supported()) {
         None => Ok(()),

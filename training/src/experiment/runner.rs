@@ -23,7 +23,7 @@ use super::report::ExperimentReport;
 use super::results::ArmResults;
 use crate::recipe::{Recipe, RecipeError};
 use crate::run::{RunError, RunFolder, durable, lock};
-use crate::store::SampleReader;
+use crate::sample_lines::SampleReader;
 use crate::traps::TrapTable;
 
 /// Maximum wait for the trainer of a killed experiment, which ends shortly after it.
@@ -103,16 +103,16 @@ impl ExperimentRun {
         estimate::write(&self.experiment, &self.layout, &self.trainer, out)
     }
 
-    /// Runs all jobs that are not finished and writes the report. `told` is called before each job with its name, its
-    /// number and the number of jobs.
+    /// Runs all jobs that are not finished and writes the report. `on_job_start` is called before each job with its
+    /// name, its number and the number of jobs.
     ///
     /// # Errors
     /// If the directory belongs to another experiment or process, or a job fails.
     pub fn run(
         &self,
-        mut told: impl FnMut(&str, usize, usize),
+        mut on_job_start: impl FnMut(&str, usize, usize),
     ) -> Result<(ExperimentReport, RunTimes), ExperimentError> {
-        let began = Instant::now();
+        let run_started = Instant::now();
         let dir = &self.layout.dir;
         fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
         let _lock = lock(dir)?;
@@ -124,7 +124,7 @@ impl ExperimentRun {
             if self.is_done(job) {
                 continue;
             }
-            told(&job.name, place + 1, jobs.len());
+            on_job_start(&job.name, place + 1, jobs.len());
             let started = Instant::now();
             self.execute(job)?;
             let seconds = started.elapsed().as_secs_f64();
@@ -133,7 +133,7 @@ impl ExperimentRun {
         }
         let report = self.report()?;
         report.write(dir)?;
-        times.total = began.elapsed().as_secs_f64();
+        times.total = run_started.elapsed().as_secs_f64();
         Ok((report, times))
     }
 
@@ -301,10 +301,10 @@ fn create_parent(path: &Path) -> Result<(), ExperimentError> {
 
 /// Waits until no trainer runs in `run`: the trainer of a killed experiment ends only a moment after the experiment.
 fn wait_for_trainer(run: &Path) -> Result<(), ExperimentError> {
-    let began = Instant::now();
+    let started = Instant::now();
     while RunFolder::is_run(run) {
         match RunFolder::resume(run) {
-            Err(RunError::Locked { .. }) if began.elapsed() < LEFT_BEHIND => thread::sleep(Duration::from_millis(50)),
+            Err(RunError::Locked { .. }) if started.elapsed() < LEFT_BEHIND => thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(error.into()),
             Ok(_) => return Ok(()),
         }

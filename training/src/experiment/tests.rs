@@ -1,14 +1,18 @@
 //! Tests of descriptions and jobs.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use proptest::prelude::*;
 use waymark_index::{BuildOptions, Corpus, Document, build};
 use waymark_runtime::embedding::Embedding;
+use waymark_runtime::evaluate::EpisodeRow;
 
+use super::inputs::Inputs;
 use super::jobs::{JobKind, Layout, jobs};
-use super::{Experiment, ExperimentRun, RunnerOptions, StageKind};
+use super::results::ArmResults;
+use super::{EndpointOutcome, Experiment, ExperimentRun, RunnerOptions, StageKind};
 use crate::recipe::Recipe;
 use crate::traps::TrapTable;
 
@@ -371,6 +375,10 @@ fn search_options_that_an_arm_ignores_are_refused() {
         (&data, "policy = \"passage-rag\"", "k = 5", ""),
         (&data, "policy = \"ircot\"", mode, ""),
         (&data, "stage = \"trained\"", mode, ""),
+        (&data, "policy = \"ircot\"", "mode = \"hypergraph\"", "arm[1].mode"),
+        (&data, "policy = \"search-o1\"", "mode = \"triples\"", "arm[1].mode"),
+        (&data, "stage = \"trained\"", "mode = \"kag\"", "arm[0].mode"),
+        (&data, "policy = \"tearag\"", "mode = \"kag\"", ""),
     ] {
         let policy = arm.strip_prefix("policy = ").map_or("plain", |name| name.trim_matches('"'));
         let text = with_stage(dir, stage, policy);
@@ -383,6 +391,65 @@ fn search_options_that_an_arm_ignores_are_refused() {
             }
         }
     }
+}
+
+/// Otherwise an arm would pass a bar on its cost by failing.
+#[test]
+fn failed_episodes_make_no_arm_cheaper() {
+    let text = TEXT.replace("metric = \"em\"", "metric = \"cost\"").replace("at_least = -0.01", "at_most = -0.2");
+    let experiment = parse(&text).unwrap();
+    let row = |id: usize| EpisodeRow { id: id.to_string(), cost: 1.0, ..EpisodeRow::default() };
+    let failed = |id: usize| EpisodeRow { cost: 0.0, error: Some("too long".to_owned()), ..row(id) };
+    let arm = |name: &str, rows: Vec<EpisodeRow>| ArmResults {
+        name: name.to_owned(),
+        seeds: vec![(None, BTreeMap::from([("2wiki".to_owned(), rows)]))],
+    };
+    let outcome = |rows: Vec<EpisodeRow>| {
+        let results = [arm("stage1", (0..4).map(row).collect()), arm("stage2", rows)];
+        EndpointOutcome::of(&experiment, &experiment.endpoint[0], &results).unwrap()
+    };
+    let half = outcome((0..4).map(|id| if id % 2 == 0 { row(id) } else { failed(id) }).collect());
+    assert_eq!((half.difference, half.questions, half.passed), (Some(0.0), 2, false));
+    let none = outcome((0..4).map(failed).collect());
+    assert_eq!((none.difference, none.interval, none.passed), (None, None, false));
+}
+
+/// Otherwise arms evaluated before and after the change would be compared as if they had one model.
+#[test]
+fn a_base_model_that_changes_is_refused_by_name() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    let text = with_stage(dir, "kind = \"grpo\"", "plain");
+    let path = dir.join("one.toml");
+    let inputs = |model: &str| {
+        let named = format!("embedder = \"mock\"\nmodel = \"{model}\"");
+        std::fs::write(&path, text.replace("embedder = \"mock\"", &named)).unwrap();
+        Inputs::of(&Experiment::open(&path).unwrap(), &path).unwrap()
+    };
+    std::fs::create_dir(dir.join("checkpoint")).unwrap();
+    for (model, weights, settled) in
+        [("model.gguf", "model.gguf", "file.json"), ("checkpoint", "checkpoint/model.safetensors", "directory.json")]
+    {
+        let model = dir.join(model).display().to_string();
+        let settled = dir.join(settled);
+        std::fs::write(dir.join(weights), "first").unwrap();
+        for _ in 0..2 {
+            inputs(&model).settle(dir, &settled).unwrap();
+        }
+        std::fs::write(dir.join(weights), "other").unwrap();
+        let message = inputs(&model).settle(dir, &settled).unwrap_err().to_string();
+        assert!(message.contains(&format!("the model {model} differs")), "{message}");
+
+        // As an earlier version wrote them.
+        let mut older = inputs(&model);
+        assert!(older.inputs.remove(&format!("the model {model}")).is_some());
+        let settled = dir.join("older.json");
+        std::fs::write(&settled, serde_json::to_string(&older).unwrap()).unwrap();
+        inputs(&model).settle(dir, &settled).unwrap();
+    }
+    let named = inputs("smollm2-135m-instruct");
+    assert!(named.inputs.keys().all(|name| !name.starts_with("the model ")), "{named:?}");
 }
 
 proptest! {

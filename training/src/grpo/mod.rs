@@ -6,7 +6,6 @@
 //! the supporting passages in its prompt.
 
 mod goal;
-mod likelihood;
 mod serve;
 mod teacher;
 #[cfg(test)]
@@ -22,19 +21,17 @@ use waymark_models::gradient::{Learner, ScoredModel, Tune};
 use waymark_runtime::evaluate::Question;
 
 use crate::ledger::{RunLedger, RunObserver};
+use crate::logprobs::{Logprobs, logprobs, logprobs_under};
 use crate::optimizer::AdamW;
 use crate::recipe::{Grpo, GrpoReference};
-use crate::rollout::{QuestionSet, Rollout, RolloutBatch, epoch_questions};
+use crate::rollout::{QuestionSet, Rollout, SampledRollouts, epoch_questions};
 use crate::run::MetricsRow;
+use crate::sample_lines::SampleWriter;
 use crate::schedule::LearningRateSchedule;
 use crate::sft::MaskedSequence;
-use crate::store::SampleWriter;
 use crate::{TrainError, rollout_metrics};
 
-pub(crate) use self::likelihood::under;
-
 pub use self::goal::GrpoGoal;
-pub use self::likelihood::{Logprobs, logprobs, logprobs_under};
 pub use self::teacher::TeacherTargets;
 pub use self::update::{GrpoUpdateStats, LossTrajectory, update};
 
@@ -68,22 +65,38 @@ pub struct GrpoTraining<'a> {
     pub adapter_dir: PathBuf,
 }
 
+/// Stage of a step.
+#[derive(Debug, Clone, Copy)]
+struct StageAt<'a> {
+    goal: &'a GrpoGoal,
+    /// Number of steps before the stage.
+    before: u64,
+}
+
+/// Log-probabilities of the tokens of the trajectories that take part in an update.
+struct TokenScores {
+    /// Before the update.
+    old: Logprobs,
+    /// Under the reference.
+    reference: Logprobs,
+}
+
 impl GrpoTraining<'_> {
     /// Total number of steps.
     pub fn steps(&self) -> u64 {
         self.goals.iter().map(|goal| goal.steps as u64).sum()
     }
 
-    /// Stage of a step, counted from 1, and the number of steps before that stage.
-    fn goal(&self, step: u64) -> (&GrpoGoal, u64) {
+    /// Stage of a step, counted from 1.
+    fn stage(&self, step: u64) -> StageAt<'_> {
         let mut before = 0;
         for goal in self.goals {
             if step <= before + goal.steps as u64 {
-                return (goal, before);
+                return StageAt { goal, before };
             }
             before += goal.steps as u64;
         }
-        (&self.goals[self.goals.len() - 1], before)
+        StageAt { goal: &self.goals[self.goals.len() - 1], before }
     }
 
     /// Questions of a step, counted from 1.
@@ -129,7 +142,7 @@ impl GrpoTraining<'_> {
             ledger.write_row(&row)?;
             ledger.advance(step);
             // Each stage ends with a measurement, because the next one has another reward.
-            let (goal, before) = self.goal(step);
+            let StageAt { goal, before } = self.stage(step);
             let ends = step == before + goal.steps as u64;
             let due = |every: usize| ends || (every > 0 && step.is_multiple_of(every as u64));
             let mut go_on = observer.row(&row);
@@ -161,10 +174,10 @@ impl GrpoTraining<'_> {
         ledger: &RunLedger,
         sample_writer: &mut SampleWriter,
     ) -> Result<MetricsRow, TrainError> {
-        let (goal, _) = self.goal(step);
-        let began = Instant::now();
-        let RolloutBatch { rollouts: mut batch, failed } = self.roll(step, self.questions(step), learner).await?;
-        let rollout_seconds = began.elapsed().as_secs_f64();
+        let goal = self.stage(step).goal;
+        let started = Instant::now();
+        let SampledRollouts { rollouts: mut batch, failed } = self.roll(step, self.questions(step), learner).await?;
+        let rollout_seconds = started.elapsed().as_secs_f64();
         let scores = goal.reward.score(&batch)?;
         let rewards: Vec<f64> = scores.iter().map(|reward| reward.total).collect();
         let groups: Vec<usize> = batch.iter().map(|rollout| rollout.group).collect();
@@ -181,9 +194,9 @@ impl GrpoTraining<'_> {
         }
         let row = rollout_metrics::add_rollouts(ledger.row(step, &goal.phase), &batch);
         let row = rollout_metrics::add_groups(row, &groups, &rewards);
-        let began = Instant::now();
+        let started = Instant::now();
         let (row, updated) = self.learn(row, &batch, learner, optimizer)?;
-        let update_seconds = began.elapsed().as_secs_f64();
+        let update_seconds = started.elapsed().as_secs_f64();
         let sampled: usize = batch.iter().map(|rollout| rollout.row.tokens.sampled).sum();
         Ok(row
             .with("failed", failed as f64)
@@ -217,7 +230,14 @@ impl GrpoTraining<'_> {
         let active: Vec<bool> = (0..batch.len()).map(|index| !left_out(index)).collect();
         let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
         let participants: Vec<usize> = (0..batch.len()).filter(|&index| active[index]).collect();
-        let (old, reference, row) = self.score_tokens(row, batch, &masked, &participants, learner)?;
+        let TokenScores { old, reference } = self.score_tokens(batch, &masked, &participants, learner)?;
+        // Recomputed scores show how far the sampled ones are off.
+        let row = if settings.recompute {
+            let participating: Vec<&Rollout> = participants.iter().map(|&member| &batch[member]).collect();
+            rollout_metrics::add_drift(row, &participating, &old)
+        } else {
+            row
+        };
         // Trajectories that take no part keep an index without scores, which the update never reads.
         let mut index_of = vec![usize::MAX; batch.len()];
         participants.iter().enumerate().for_each(|(index, &member)| index_of[member] = index);
@@ -230,52 +250,49 @@ impl GrpoTraining<'_> {
             active: active[member],
         };
         let trajectories: Vec<LossTrajectory<'_>> = (0..batch.len()).map(trajectory).collect();
-        let pull = self.pull(step);
-        let updated = update(learner, optimizer, &trajectories, settings, (self.rate(step), pull))?;
+        let teacher_weight = self.teacher_weight(step);
+        let updated = update(learner, optimizer, &trajectories, settings, self.rate(step), teacher_weight)?;
         let norm = updated.norm();
         if !norm.is_finite() {
             return Err(TrainError::Diverged { section: "grpo", step, what: "gradient norm", value: norm });
         }
         let means = updated.sums.means(&settings.loss);
         let row = match settings.active_teacher() {
-            Some(_) => row.with("teacher_kl", updated.teacher_divergence()).with("teacher_weight", pull),
+            Some(_) => row.with("teacher_kl", updated.teacher_divergence()).with("teacher_weight", teacher_weight),
             None => row,
         };
         let row = row
-            .with("loss", means.loss + pull * updated.teacher_divergence())
+            .with("loss", means.loss + teacher_weight * updated.teacher_divergence())
             .with("policy_loss", means.policy)
-            .with("kl", means.kl)
             .with("entropy", means.entropy)
             .with("clip_fraction", means.clip_fraction)
             .with("policy_drift", means.drift)
             .with("gradient_norm", norm)
             .with("updates", updated.updates as f64);
+        // Without a KL weight no reference was scored, so that the divergence is not known.
+        let row = if settings.loss.kl > 0.0 { row.with("kl", means.kl) } else { row };
         Ok((row, updated))
     }
 
     /// Log-probabilities of the participating trajectories' tokens before the update and under the reference.
     fn score_tokens(
         &self,
-        row: MetricsRow,
         batch: &[Rollout],
         masked: &[MaskedSequence],
         participants: &[usize],
         learner: &mut Learner,
-    ) -> Result<(Logprobs, Logprobs, MetricsRow), TrainError> {
+    ) -> Result<TokenScores, TrainError> {
         let sequences: Vec<_> = participants.iter().map(|&member| masked[member].sequence()).collect();
         let tokens = self.settings.pack_tokens;
-        let (old, row) = if self.settings.recompute {
-            let old = logprobs(learner, &sequences, tokens, ScoredModel::Adapted)?;
-            let participating: Vec<&Rollout> = participants.iter().map(|&member| &batch[member]).collect();
-            let row = rollout_metrics::add_drift(row, &participating, &old);
-            (old, row)
+        let old = if self.settings.recompute {
+            logprobs(learner, &sequences, tokens, ScoredModel::Adapted)?
         } else {
             // The engine's own log-probabilities save a pass of the learner.
             let sampled = |&member: &usize| {
                 let all = batch[member].sample.sampled_logprobs();
                 all.into_iter().map(|logprob| logprob.unwrap_or(0.0)).collect()
             };
-            (participants.iter().map(sampled).collect(), row)
+            participants.iter().map(sampled).collect()
         };
         let reference = match self.settings.reference {
             // Without a KL weight the reference values do not matter, so no pass is spent on them.
@@ -285,6 +302,6 @@ impl GrpoTraining<'_> {
             }
             _ => logprobs_under(learner, self.reference, &sequences, tokens)?,
         };
-        Ok((old, reference, row))
+        Ok(TokenScores { old, reference })
     }
 }

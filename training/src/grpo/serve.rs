@@ -6,11 +6,11 @@ use waymark_agent::Policy;
 use waymark_models::gradient::Learner;
 use waymark_runtime::evaluate::Question;
 
-use super::GrpoTraining;
+use super::{GrpoTraining, StageAt};
 use crate::ledger::{RunLedger, RunObserver};
 use crate::recipe::Grpo;
 use crate::reward::route_shares::RouteShares;
-use crate::rollout::{QuestionSet, Rollout, RolloutBatch, RolloutPlan, measure, rollouts, serve};
+use crate::rollout::{QuestionSet, Rollout, RolloutSettings, SampledRollouts, measure, rollouts, serve};
 use crate::sft::VALIDATION;
 use crate::{TrainError, rollout_metrics, seeding};
 
@@ -43,21 +43,21 @@ impl GrpoTraining<'_> {
         step: u64,
         questions: Vec<(&QuestionSet, &Question)>,
         learner: &Learner,
-    ) -> Result<RolloutBatch, TrainError> {
+    ) -> Result<SampledRollouts, TrainError> {
         let policy = self.serve(learner).await?;
         let settings = self.settings;
         // Steps count from 1 in each run, so the seed keeps a later stage from repeating the rollouts of an earlier
         // one.
         let seed = seeding::seed(self.seed, "stage", self.earlier_steps);
-        let plan = RolloutPlan {
+        let rollout_settings = RolloutSettings {
             group: settings.group,
             step,
-            cost: self.goal(step).0.cost,
+            cost: self.stage(step).goal.cost,
             first_modes: &settings.first_modes,
             evidence: settings.evidence,
-            ..RolloutPlan::new(&settings.sampling, settings.concurrent, seed)
+            ..RolloutSettings::new(&settings.sampling, settings.concurrent, seed)
         };
-        rollouts(&policy, &questions, &plan).await
+        rollouts(&policy, &questions, &rollout_settings).await
     }
 
     async fn serve(&self, learner: &Learner) -> Result<Policy, TrainError> {
@@ -76,7 +76,7 @@ impl GrpoTraining<'_> {
             return Ok(ControlFlow::Continue(()));
         }
         let step = ledger.state().step;
-        let (goal, before) = self.goal(step);
+        let StageAt { goal, before } = self.stage(step);
         let policy = self.serve(learner).await?;
         let Grpo { concurrent, evidence, .. } = *self.settings;
         let batch = measure(&policy, self.question_sets, concurrent, self.seed, goal.cost, evidence).await?;

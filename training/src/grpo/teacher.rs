@@ -25,8 +25,8 @@ use waymark_models::gradient::{DistillationTerm, Learner, Likeliest, Objective, 
 use waymark_models::tokenizer::Tokenizer;
 
 use super::GrpoTraining;
-use super::likelihood::under;
 use crate::TrainError;
+use crate::logprobs::with_values;
 use crate::pack::{TrainingSequence, pack, passes};
 use crate::policy_loss::{LossSums, PolicyLoss};
 use crate::recipe::GrpoReference;
@@ -107,7 +107,7 @@ impl Objective for TaughtLoss<'_> {
 impl GrpoTraining<'_> {
     /// λ of a step. It is scheduled over the steps of the whole recipe, like the learning rate, and is 0 without a
     /// teacher.
-    pub(super) fn pull(&self, step: u64) -> f64 {
+    pub(super) fn teacher_weight(&self, step: u64) -> f64 {
         self.settings.active_teacher().map_or(0.0, |teacher| teacher.weight_at((self.earlier_steps + step) as usize))
     }
 
@@ -161,7 +161,7 @@ impl GrpoTraining<'_> {
             GrpoReference::Base if *learner.tune() != Tune::Full => {
                 most_probable_tokens(learner, views, count, tokens, ScoredModel::Base)
             }
-            _ => under(learner, self.reference, |learner| {
+            _ => with_values(learner, self.reference, |learner| {
                 most_probable_tokens(learner, views, count, tokens, ScoredModel::Adapted)
             }),
         }

@@ -56,9 +56,9 @@ impl GrpoUpdateStats {
 }
 
 /// Trains on the trajectories of a step in their order (`dp_actor.update_policy` of verl): the loss of a mini-batch is
-/// the mean over its micro-batches of the mean over their tokens. The teacher's term is `pull` times the mean over the
-/// mini-batch's taught trajectories of the mean over their scored tokens, summed over the micro-batches, however the
-/// mini-batch is divided.
+/// the mean over its micro-batches of the mean over their tokens. The teacher's term is `teacher_weight` times the mean
+/// over the mini-batch's taught trajectories of the mean over their scored tokens, summed over the micro-batches,
+/// however the mini-batch is divided.
 ///
 /// # Errors
 /// If the model fails.
@@ -67,7 +67,8 @@ pub fn update(
     optimizer: &mut AdamW,
     trajectories: &[LossTrajectory<'_>],
     settings: &Grpo,
-    (rate, pull): (f64, f64),
+    rate: f64,
+    teacher_weight: f64,
 ) -> Result<GrpoUpdateStats, TrainError> {
     let mut updated = GrpoUpdateStats::default();
     for mini in trajectories.chunks(settings.mini_batch) {
@@ -80,9 +81,9 @@ pub fn update(
         let micros = mini.len().div_ceil(settings.micro_batch);
         let taught = mini.iter().filter(|trajectory| trajectory.active && trajectory.taught.is_some()).count();
         // Each micro-batch adds its part of the mean over the taught trajectories of the mini-batch.
-        let pull = pull / taught.max(1) as f64;
+        let weight = teacher_weight / taught.max(1) as f64;
         for micro in mini.chunks(settings.micro_batch) {
-            backward(learner, micro, settings, (micros, pull), &mut updated)?;
+            backward(learner, micro, settings, micros, weight, &mut updated)?;
         }
         updated.taught += taught;
         learner.change(|values, gradients| updated.norms += optimizer.step(values, gradients, rate));
@@ -91,12 +92,13 @@ pub fn update(
     Ok(updated)
 }
 
-/// Adds the gradient of one of `micros` micro-batches. Each taught trajectory has the weight `pull`.
+/// Adds the gradient of one of `micros` micro-batches. Each taught trajectory has the weight `teacher_weight`.
 fn backward(
     learner: &mut Learner,
     micro: &[LossTrajectory<'_>],
     settings: &Grpo,
-    (micros, pull): (usize, f64),
+    micros: usize,
+    teacher_weight: f64,
     updated: &mut GrpoUpdateStats,
 ) -> Result<(), TrainError> {
     let targets: usize = micro.iter().map(|trajectory| trajectory.sequence.targets()).sum();
@@ -118,7 +120,8 @@ fn backward(
         let teacher_targets =
             |place: &TargetPosition| active[first + place.sequence].taught.and_then(|taught| taught.at(place.token));
         let teacher_targets: Vec<Option<TokenTarget<'_>>> = packed.places.iter().map(teacher_targets).collect();
-        let mut loss = TaughtLoss::new(PolicyLoss::new(settings.loss, &inputs, scale), &teacher_targets, pull);
+        let policy_loss = PolicyLoss::new(settings.loss, &inputs, scale);
+        let mut loss = TaughtLoss::new(policy_loss, &teacher_targets, teacher_weight);
         learner.learn(&packed.pack, &mut loss)?;
         updated.sums.add(&loss.sums());
         updated.divergences += loss.apart();
@@ -134,6 +137,7 @@ mod tests {
 
     use super::*;
     use crate::advantage::Advantage;
+    use crate::logprobs::logprobs;
     use crate::policy_loss::PolicyLossTerms;
     use crate::recipe::{GrpoReference, Optimizer};
     use crate::reward::evidence_measure::EvidenceMeasure;
@@ -177,7 +181,7 @@ mod tests {
 
     type KnownLogprobs = (Vec<Vec<f32>>, Vec<Vec<f32>>);
 
-    const PULL: f64 = 0.7;
+    const TEACHER_WEIGHT: f64 = 0.7;
 
     /// Teacher's targets for the second and the last two trajectories: six tokens at every other target.
     fn taught(sequences: &[TrainingSequence<'_>]) -> Vec<Option<TeacherTargets>> {
@@ -263,7 +267,7 @@ mod tests {
             tokens.iter().zip(&learned).map(|(tokens, learned)| TrainingSequence { tokens, learned }).collect();
         let settings = settings();
         // The ratios lie within the clip bounds and beyond both of them, but none is near a bound.
-        let now = super::super::logprobs(&mut learner, &sequences, 1000, ScoredModel::Adapted).unwrap();
+        let now = logprobs(&mut learner, &sequences, 1000, ScoredModel::Adapted).unwrap();
         let moved = |by: [f32; 3]| -> Vec<Vec<f32>> {
             now.iter().map(|own| own.iter().enumerate().map(|(at, logprob)| logprob + by[at % 3]).collect()).collect()
         };
@@ -282,7 +286,7 @@ mod tests {
         // With β₁ = 0, the first moment after one step is the gradient itself.
         let plain = Optimizer { betas: (0.0, 0.0), weight_decay: 0.0, clip: 0.0, ..Optimizer::default() };
         let mut optimizer = AdamW::new(plain, before.len());
-        let updated = update(&mut learner, &mut optimizer, &trajectories, &settings, (0.0, PULL)).unwrap();
+        let updated = update(&mut learner, &mut optimizer, &trajectories, &settings, 0.0, TEACHER_WEIGHT).unwrap();
         assert_eq!((updated.updates, learner.values()), (1, before.as_slice()));
         assert!(updated.sums.clipped > 0 && updated.sums.clipped < updated.sums.targets);
         let expected = apart(&mut learner, &sequences, &taught);
@@ -297,7 +301,7 @@ mod tests {
         assert!((norm - updated.norm()).abs() < 1e-6 * norm);
 
         tiny::check_slopes(&mut learner, &gradient, |learner| {
-            loss(learner, &sequences, &known, &settings) + PULL * apart(learner, &sequences, &taught)
+            loss(learner, &sequences, &known, &settings) + TEACHER_WEIGHT * apart(learner, &sequences, &taught)
         });
     }
 }

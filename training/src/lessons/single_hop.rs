@@ -68,7 +68,7 @@ pub fn extracted(all: &[ExtractedTriples], corpus: &PassageCorpus) -> Vec<KnownF
     let of = |row: &ExtractedTriples| {
         let Some(source) = corpus.get(&row.id) else { return Vec::new() };
         let known = |triple: &Vec<String>| match &triple[..] {
-            [subject, name, object] => told(subject, name, object, source),
+            [subject, name, object] => known_fact(subject, name, object, source),
             _ => None,
         };
         row.triples.iter().filter_map(known).collect()
@@ -81,7 +81,7 @@ pub fn evidences(questions: &[SourceQuestion], corpus: &PassageCorpus) -> Vec<Kn
     let of = |question: &SourceQuestion| {
         let sources = corpus.all(&question.supporting);
         let known = |[subject, name, object]: &[String; 3]| {
-            sources.iter().find_map(|source| told(subject, name, object, source))
+            sources.iter().find_map(|source| known_fact(subject, name, object, source))
         };
         question.evidences.iter().filter_map(known).collect::<Vec<_>>()
     };
@@ -89,7 +89,7 @@ pub fn evidences(questions: &[SourceQuestion], corpus: &PassageCorpus) -> Vec<Kn
 }
 
 /// Turns a triple into a fact, if the passage is about its subject and contains its object.
-fn told(subject: &str, name: &str, object: &str, source: &CorpusPassage) -> Option<KnownFact> {
+fn known_fact(subject: &str, name: &str, object: &str, source: &CorpusPassage) -> Option<KnownFact> {
     let relation = relation(name)?;
     let short = |text: &str| (1..=LONGEST).contains(&text.split_whitespace().count());
     let about = find_words(&source.title, bare_title(subject)).is_some();

@@ -19,7 +19,7 @@ pub struct Dpo {
     /// Peak learning rate.
     pub learning_rate: f64,
     /// Shape of the learning rate schedule over the optimizer steps of a round. Every round starts anew, with zero
-    /// moments.
+    /// moments. Without a warm-up, its first step has the full rate.
     pub schedule: ScheduleShape,
     /// Share of a round's optimizer steps used for linear warm-up.
     pub warmup: f64,

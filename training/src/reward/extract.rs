@@ -1,12 +1,15 @@
 //! Extraction of answers from decoded sequences, as in the reference programs.
 
 use waymark_agent::metric::strip;
-use waymark_agent::{ActionOutcome, Format, Injected, Policy};
+use waymark_agent::{ActionOutcome, Format, Injected, Policy, path_router};
 
 use crate::sample::Sample;
 
 /// Start of a reply, after which RouteRAG looks for an answer. Its training supports no other chat template.
 const REPLY: &str = "<|im_start|>assistant";
+
+/// Name of PathRouter's protocol.
+const PATH_ROUTER: &str = "path-router";
 
 /// Returns the texts between each `<name>` and the next `</name>`, from left to right without overlaps, like Python's
 /// `re.findall(r"<name>(.*?)</name>", text, re.DOTALL)`.
@@ -39,13 +42,26 @@ pub(crate) fn closed_answer(sample: &Sample) -> Option<&str> {
 }
 
 /// Returns the last answer of an episode's text, trimmed. The environment's reply to a turn without an action may name
-/// tags: no tag before this reply, or within it, is paired with a tag after it.
+/// tags: no tag before this reply, or within it, is paired with a tag after it. For PathRouter, only the last turn
+/// counts, as in Graph-R1, which reads the answer from the last message.
 fn last_written<'t>(protocol: &str, text: &'t str) -> Option<&'t str> {
+    if protocol == PATH_ROUTER {
+        return last_answer(last_turn(text));
+    }
     let reply = reply_to_invalid(protocol);
     if reply.is_empty() {
         return last_answer(text);
     }
     text.rsplit(reply.as_str()).find_map(last_answer)
+}
+
+/// Returns the last turn of the policy in an episode of PathRouter.
+fn last_turn(text: &str) -> &str {
+    let turns = path_router::turns(text);
+    let [.., _, last] = &turns[..] else { return text };
+    // The environment opens the thought of every turn but the first.
+    let own = last.strip_prefix("<think>\n").unwrap_or(last);
+    &text[text.len() - own.len()..]
 }
 
 /// Returns the environment's reply to a turn without an action. Empty if the protocol has none, or is not known.
@@ -106,6 +122,19 @@ mod tests {
             for protocol in ["routerag", "search-r1", "evo-rag", "path-router", "graphrag-r1"] {
                 assert_eq!(closed(protocol, text).as_deref(), answer, "{protocol}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn only_the_last_turn_of_path_router_answers() {
+        let ask = "<query>{\"query\": \"b\"}</query>";
+        let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
+        for (text, answer) in [
+            (format!("<answer>Lyon</answer>{ask}{block}c</think>\nI do not know."), None),
+            (format!("<think>an <answer></think>\n{ask}{block}c</think>\n<answer>Paris</answer>"), Some("Paris")),
+            (format!("{ask}{block}c</think>\n<answer>Lyon</answer> or <answer> Paris </answer>"), Some("Paris")),
+        ] {
+            assert_eq!(closed("path-router", &text).as_deref(), answer, "{text}");
         }
     }
 

@@ -71,8 +71,8 @@ impl RouteWeights {
 /// Reward `R = F1 + support · P + shape` (§3.2), where P is the
 /// [`EvidenceMeasure`](super::evidence_measure::EvidenceMeasure) of the trajectory, by default SF-F1. The shape is the
 /// sum of the last four fields, without those whose conditions do not hold. Graph-R1's constant R0 = −1 is left out,
-/// because it is in every reward of a group. An unclosed or forced answer counts as no answer, as in Graph-R1, which
-/// does not recognize unclosed answers and never forces one.
+/// because it is in every reward of a group. An unclosed or forced answer, or one before the last turn, counts as no
+/// answer, as in Graph-R1, which reads the last message, does not recognize unclosed answers and never forces one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PathRouterReward {
@@ -232,6 +232,15 @@ mod tests {
             let found = PathRouterReward::default().score(std::slice::from_ref(sample))[0].total;
             assert!((found - expected).abs() < 1e-9, "{at}: {found} {expected}");
         }
+    }
+
+    #[test]
+    fn an_answer_before_the_last_turn_earns_nothing() {
+        let block = "user\n<knowledge>\nDoc 1(Title: T) x\n</knowledge>\nassistant\n<think>\n";
+        let text = format!("<answer>Paris</answer><query>b</query>{block}I do not know.");
+        let own = Sample { protocol: "path-router".to_owned(), text, answer: None, ..sample("", Some(0.5), TWICE) };
+        let found = &PathRouterReward::default().score(&[own])[0];
+        assert_eq!((found.parts["f1"], found.parts["shape"]), (0.0, -0.5));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod error;
 mod folder;
 mod metrics;
 mod report;
+mod spelling;
 mod tensorboard;
 
 pub use self::checkpoint::{Checkpoints, RankerState, RunCheckpoint, RunState};
@@ -28,4 +29,5 @@ pub use self::folder::RunFolder;
 pub(crate) use self::folder::lock;
 pub use self::metrics::{MetricsFile, MetricsRow};
 pub use self::report::report;
+pub(crate) use self::spelling::respelled;
 pub use self::tensorboard::EventWriter;

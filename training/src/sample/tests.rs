@@ -126,6 +126,27 @@ fn a_chosen_mode_is_no_target_and_no_forced_answer() {
     assert!(sample.is_forced());
 }
 
+#[test]
+fn a_mode_in_the_last_turn_is_no_forced_answer() {
+    let token = |origin, forced| Token { id: 1, origin, logprob: None, forced };
+    let own = |forced| token(Origin::Policy, forced);
+    let tokens = vec![token(Origin::Prompt, false), own(false), own(true), own(false)];
+    let task = SampleTask::default;
+    // The query broke off, and there was no room for an answer.
+    let cut = Trajectory { actions: vec![acted(1, Action::Invalid)], answer: None, ..trajectory(tokens, 1, "x") };
+    let sample = Sample::from_trajectory(cut.clone(), task());
+    assert_eq!(sample.loss_mask(), [false, true, false, true]);
+    assert!(!sample.is_forced());
+    // With room, an answer is forced after the query.
+    let tokens = [cut.tokens.clone(), vec![own(true), own(false)]].concat();
+    let actions = vec![acted(1, Action::Answer { text: "x".into() })];
+    let mut sample = Sample::from_trajectory(Trajectory { tokens, actions, ..cut }, task());
+    assert_eq!(sample.loss_mask(), [false, true, false, true, false, false]);
+    assert!(sample.is_forced());
+    sample.adopt_modes();
+    assert_eq!((sample.forced.as_slice(), sample.is_forced()), (&[(4, 1)][..], true));
+}
+
 /// Two searches, of which the second one and then the first one are withdrawn.
 fn withdrawn() -> Sample {
     let runs = [

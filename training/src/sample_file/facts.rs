@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::SampleFileError;
-use crate::run::durable;
+use crate::run::{durable, respelled};
 
 /// Maximum number of differences in an error message.
 const MAX_DIFFERENCES: usize = 4;
@@ -35,8 +35,8 @@ pub(super) fn check(samples: &Path, facts: &Table) -> Result<bool, SampleFileErr
         }
         text => text.map_err(SampleFileError::io(&path))?,
     };
-    let before: Table =
-        toml::from_str(&text).map_err(|error| SampleFileError::Facts { path, reason: error.to_string() })?;
+    let before: Table = toml::from_str(&respelled(&text))
+        .map_err(|error| SampleFileError::Facts { path, reason: error.to_string() })?;
     let mut differs = differences(&before, facts);
     if differs.is_empty() {
         return Ok(true);
@@ -121,6 +121,9 @@ mod tests {
         check_or_store(&samples, &two).unwrap();
         let error = check_or_store(&samples, &one).unwrap_err().to_string();
         assert!(error.contains("samples.jsonl") && error.contains("seed was 2, now it is 1"), "{error}");
+        let earlier = facts("[retrieval]\ngraph = \"graph_r1\"\n");
+        fs::write(facts_path(&samples), toml::to_string(&earlier).unwrap()).unwrap();
+        check_or_store(&samples, &facts("[retrieval]\ngraph = \"graphrag_r1\"\n")).unwrap();
         fs::remove_file(facts_path(&samples)).unwrap();
         let error = check_or_store(&samples, &two).unwrap_err();
         assert!(matches!(error, SampleFileError::Unknown { .. }), "{error}");

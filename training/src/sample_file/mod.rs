@@ -11,7 +11,7 @@ use toml::Table;
 
 use crate::run::RunError;
 use crate::sample::Sample;
-use crate::store::{SampleWriter, StoreError};
+use crate::sample_lines::{SampleLinesError, SampleWriter};
 
 /// Error returned when a sample file cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum SampleFileError {
     },
     /// The samples cannot be read or written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Samples(#[from] SampleLinesError),
     /// The file of facts cannot be written.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -133,16 +133,16 @@ impl SampleFile {
     /// Appends a sample.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn append(&mut self, sample: &Sample) -> Result<(), StoreError> {
+    /// [`SampleLinesError::Io`].
+    pub fn append(&mut self, sample: &Sample) -> Result<(), SampleLinesError> {
         self.writer.append(sample)
     }
 
     /// Waits until all samples are on disk.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn sync(&self) -> Result<(), StoreError> {
+    /// [`SampleLinesError::Io`].
+    pub fn sync(&self) -> Result<(), SampleLinesError> {
         self.writer.sync()
     }
 }
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
     use crate::sample::{SampleTask, tests::trajectory};
-    use crate::store;
+    use crate::sample_lines;
 
     #[test]
     fn only_one_process_with_equal_facts_can_append() {
@@ -169,17 +169,17 @@ mod tests {
         let sample = Sample::from_trajectory(trajectory(Vec::new(), 0, ""), SampleTask::default());
         SampleFile::check(&path, &facts(1)).unwrap();
         assert!(!path.parent().unwrap().exists(), "nothing was written");
-        let mut shelf = SampleFile::open(&path, &facts(1)).unwrap();
-        shelf.append(&sample).unwrap();
+        let mut file = SampleFile::open(&path, &facts(1)).unwrap();
+        file.append(&sample).unwrap();
         let busy = SampleFile::open(&path, &facts(1)).unwrap_err();
         assert!(matches!(busy, SampleFileError::Busy { .. }), "{busy}");
-        drop(shelf);
+        drop(file);
         for error in [SampleFile::open(&path, &facts(2)).unwrap_err(), SampleFile::check(&path, &facts(2)).unwrap_err()]
         {
             assert!(error.to_string().contains("seed was 1, now it is 2"), "{error}");
         }
         SampleFile::check(&path, &facts(1)).unwrap();
         SampleFile::open(&path, &facts(1)).unwrap().append(&sample).unwrap();
-        assert_eq!(store::read(&path).unwrap(), [sample.clone(), sample]);
+        assert_eq!(sample_lines::read(&path).unwrap(), [sample.clone(), sample]);
     }
 }

@@ -113,7 +113,7 @@ impl<'a> SftTraining<'a> {
         optimizer: &mut AdamW,
         ledger: &RunLedger,
     ) -> Result<MetricsRow, TrainError> {
-        let began = Instant::now();
+        let started = Instant::now();
         let batch = self.batch(step);
         let targets: usize = batch.iter().map(TrainingSequence::targets).sum();
         // Derivative of the mean negative log-likelihood, the same for every target.
@@ -135,7 +135,7 @@ impl<'a> SftTraining<'a> {
         let loss = finite(step, "loss", loss / targets as f64)?;
         let norm = finite(step, "gradient norm", norm)?;
         let row = ledger.row(step, PHASE).with("loss", loss).with("learning_rate", rate).with("gradient_norm", norm);
-        let seconds = began.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         let row = row.with("targets", targets as f64).with("tokens", computed as f64).with("step_seconds", seconds);
         Ok(row.with("tokens_per_second", computed as f64 / seconds))
     }

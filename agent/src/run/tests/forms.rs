@@ -56,6 +56,54 @@ fn a_forced_call_counts_after_whatever_the_turn_holds() {
 }
 
 #[test]
+fn the_call_of_a_strict_tool_begins_only_where_it_is_read() {
+    let tool = Tool { name: "look".to_owned(), description: None, parameters: None };
+    for (name, turn, begins) in [
+        ("routerag", "so <tool_call>", true),
+        ("routerag", "<think>so <tool_call>", false),
+        ("routerag", "<think>so <tool_call></think>\n<tool_call>", true),
+        ("routerag", "<search> <tool_call>", false),
+        ("routerag", "<think>so <search> <tool_call>", false),
+        ("routerag", "<answer> <tool_call>", false),
+        ("evo-rag", "<refuse> <tool_call>", false),
+        ("graphrag-r1", "<tool_call>", false),
+        ("graphrag-r1", "so</think><tool_call>", true),
+        ("tearag", "so <tool_call>", true),
+        ("tearag", "Subquery: <tool_call>", false),
+        ("tearag", "Final answer: <tool_call>", false),
+        ("plain", "<think>so <tool_call>", false),
+        ("plain", "so <think> <tool_call>", true),
+    ] {
+        let conversation = Conversation::new("Why?").with_tools(vec![tool.clone()]);
+        let options = EpisodeOptions { strict: vec!["look".to_owned()], ..EpisodeOptions::default() };
+        let policy = Policy::builtin(name).unwrap();
+        let mut player = Player::asking(&policy, conversation, options, EpisodeMachine::new).unwrap();
+        let Step::Generate(spec) = player.next() else { panic!("no generation") };
+        let mut constraint = spec.constraint.unwrap().begin();
+        for byte in turn.bytes() {
+            let mask = constraint.allowed().unwrap();
+            assert!(mask.is_none_or(|mask| mask.allows(u32::from(byte))), "{name}: {turn}");
+            constraint.accept(u32::from(byte)).unwrap();
+        }
+        // A call goes on with a line break.
+        let held = constraint.allowed().unwrap().is_some_and(|mask| !mask.allows(u32::from(b'x')));
+        assert_eq!(held, begins, "{name}: {turn}");
+    }
+}
+
+#[test]
+fn a_query_that_the_loop_has_begun_is_free() {
+    let tool = Tool { name: "look".to_owned(), description: None, parameters: None };
+    let conversation = Conversation::new("Why?").with_tools(vec![tool]);
+    let strict = vec!["look".to_owned()];
+    let options = EpisodeOptions { strict, first_mode: Some(Mode::Graph), ..EpisodeOptions::default() };
+    let policy = Policy::builtin("routerag").unwrap();
+    let mut player = Player::asking(&policy, conversation, options, EpisodeMachine::new).unwrap();
+    assert!(player.say("<think>a</think>\n<search>").constraint.is_some());
+    assert!(player.say(" q </search>").constraint.is_none());
+}
+
+#[test]
 fn a_call_that_breaks_off_twice_is_none() {
     let mut player = calling("routerag", 0);
     player.say("<answer>{\"name\": \"look\", \"argum");

@@ -14,12 +14,12 @@ use crate::build::{BuildOptions, build};
 use crate::corpus::{Corpus, Document};
 use crate::embed::fake::HashEmbed;
 use crate::evidence::TripleHit;
+use crate::invalid_option::InvalidOption;
 use crate::mode::Mode;
 use crate::options::{KagOptions, Relevance};
 use crate::query::ENTITIES;
 use crate::rerank::Rerank;
 use crate::rerank::fake::WordReranker;
-use crate::search_options::InvalidOption;
 use crate::triple::Triple;
 
 fn document(id: &str, title: &str, text: &str, triples: &[(&str, &str, &str)]) -> Document {
@@ -314,7 +314,7 @@ fn numbers_out_of_range_are_refused() {
     assert!(!bad(|_| ()));
     assert!(bad(|kag| kag.damping = 1.0) && bad(|kag| kag.damping = f64::NAN) && bad(|kag| kag.threshold = -0.1));
     assert!(bad(|kag| kag.iterations = 0) && bad(|kag| kag.iterations = 1001) && bad(|kag| kag.chunks = 0));
-    assert!(bad(|kag| kag.relevance = Relevance::Sigmoid { slope: f64::INFINITY, centre: 0.0 }));
+    assert!(bad(|kag| kag.relevance = Relevance::Sigmoid { slope: f64::INFINITY, center: 0.0 }));
 }
 
 #[test]
@@ -322,9 +322,11 @@ fn what_a_relevance_does_not_read_is_refused() {
     let read = |relevance: &str| serde_json::from_str::<KagOptions>(&format!("{{\"relevance\": {relevance}}}"));
     assert_eq!(read(r#"{"kind": "cosine"}"#).unwrap().relevance, Relevance::Cosine {});
     assert_eq!(serde_json::to_value(Relevance::Cosine {}).unwrap(), serde_json::json!({"kind": "cosine"}));
+    let earlier = read(r#"{"kind": "sigmoid", "slope": 20, "centre": 0.3}"#).unwrap().relevance;
+    assert_eq!(earlier, Relevance::Sigmoid { slope: 20.0, center: 0.3 });
     for (relevance, named) in [
         (r#"{"kind": "cosine", "slope": 20}"#, "`slope`"),
-        (r#"{"kind": "sigmoid", "slope": 20, "centre": 0.3, "center": 0.5}"#, "`center`"),
+        (r#"{"kind": "sigmoid", "slope": 20, "center": 0.3, "middle": 0.5}"#, "`middle`"),
     ] {
         let error = read(relevance).unwrap_err().to_string();
         assert!(error.contains("unknown field") && error.contains(named), "{error}");

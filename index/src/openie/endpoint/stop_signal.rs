@@ -71,12 +71,12 @@ mod tests {
     fn a_wait_ends_when_it_is_told_to() {
         let pause = StopSignal::default();
         assert!(pause.wait(Duration::from_millis(1)));
-        let began = std::time::Instant::now();
+        let started = std::time::Instant::now();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| pause.wait(Duration::from_secs(600)));
             pause.stop();
             assert_eq!(waiting.join().ok(), Some(false));
         });
-        assert!(began.elapsed() < Duration::from_secs(60));
+        assert!(started.elapsed() < Duration::from_secs(60));
     }
 }

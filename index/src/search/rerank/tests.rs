@@ -45,7 +45,7 @@ fn ids(evidence: &Evidence) -> Vec<&str> {
 fn the_best_candidates_are_ordered_by_the_reranker() {
     let (_dir, index) = index();
     let index = index.with_reranker(Arc::new(WordReranker));
-    for mode in super::RERANKED.iter().copied() {
+    for mode in Mode::RERANKED {
         let query = |k| Query::new(QUESTION, mode, k);
         let plain = index.search(&query(30)).unwrap();
         let mut asked = query(3).reranked();

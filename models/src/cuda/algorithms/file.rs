@@ -47,13 +47,13 @@ impl AlgorithmFile {
             Ok(content) => content,
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(path = %self.0.display(), "cannot read the chosen algorithms, choosing anew: {error}");
+                    tracing::warn!(path = %self.0.display(), "cannot read the algorithms, choosing again: {error}");
                 }
                 return AlgorithmTable::default();
             }
         };
         if content.scope != *scope {
-            tracing::info!(path = %self.0.display(), "algorithms were chosen for another GPU or version; choosing anew");
+            tracing::info!(path = %self.0.display(), "algorithms are those of another GPU or version; choosing again");
             return AlgorithmTable::default();
         }
         AlgorithmTable(content.chosen.into_iter().map(|chosen| (chosen.shape, chosen.algorithm)).collect())

@@ -65,7 +65,7 @@ pub struct CudaDecoder {
     /// Event after the last step.
     done: GpuEvent,
     /// Start of the step that is running and has not been waited for. `None` when there is none.
-    begun: Option<Instant>,
+    started: Option<Instant>,
     wait: AdaptiveWait,
     /// For each row of logits of the running step: if `true`, the GPU samples the token.
     sampled_on_gpu: Vec<bool>,
@@ -98,7 +98,7 @@ impl CudaDecoder {
             upload: PinnedBuffer::filled(gpu, runner.step_layout.bytes.div_ceil(size_of::<u64>()), 0)?,
             results: PinnedBuffer::filled(gpu, 3 * limits.rows, 0)?,
             done: GpuEvent::new(gpu)?,
-            begun: None,
+            started: None,
             wait: gpu.adaptive_wait(),
             sampled_on_gpu: Vec::new(),
             runner,
@@ -143,7 +143,7 @@ impl CudaDecoder {
         self.graphs.counts()
     }
 
-    /// Captures a graph for every bucket, so that no step has to wait for a capture. Buckets left over after a time
+    /// Captures a graph for every bucket, so no step has to wait for a capture. Buckets left over after a time
     /// limit are captured at their first use. From now on, loading an adapter does the same for steps with adapters.
     /// Changes no KV block. A bucket whose capture fails is launched kernel by kernel later.
     ///
@@ -221,7 +221,7 @@ impl CudaDecoder {
         // A step that was never waited for, because an error intervened, may still read the buffer written below.
         self.finish()?;
         let Self { writer, buckets, runner, upload, .. } = self;
-        // Steps are padded with or without graphs, so that both give bitwise equal results.
+        // Steps are padded with or without graphs, so both give bitwise equal results.
         let bucket = |rows: usize| buckets.fit(rows);
         let bytes = bytemuck::cast_slice_mut(upload.values_mut());
         let step = writer.fill(batch, picks, |slot| runner.holds(slot), bucket, bytes)?;
@@ -231,7 +231,7 @@ impl CudaDecoder {
             return Ok(());
         }
         self.runner.driver.gpu().bind()?;
-        self.begun = Some(Instant::now());
+        self.started = Some(Instant::now());
         self.send(&step)?;
         let pass = LaunchableStep { runner: &self.runner, step, lora: self.runner.grid(&step) };
         if step.decode && self.graphs.enabled() {
@@ -254,9 +254,9 @@ impl CudaDecoder {
         logits: &mut Logits,
         sampled: &mut Vec<Option<Result<Sampled, SampleError>>>,
     ) -> Result<(), CudaError> {
-        if let Some(begun) = self.begun {
-            self.done.wait(self.runner.driver.gpu(), begun, &mut self.wait)?;
-            self.begun = None;
+        if let Some(started) = self.started {
+            self.done.wait(self.runner.driver.gpu(), started, &mut self.wait)?;
+            self.started = None;
         }
         let runner = &self.runner;
         let gpu = self.runner.driver.gpu();
@@ -283,9 +283,9 @@ impl CudaDecoder {
 
     /// Waits for a running step, discarding its result.
     fn finish(&mut self) -> Result<(), CudaError> {
-        if self.begun.is_some() {
+        if self.started.is_some() {
             self.runner.driver.gpu().synchronize()?;
-            self.begun = None;
+            self.started = None;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! Products of activations with weights. The number of rows, the shape, and for weights in `e4m3` the algorithms found at
-//! load decide how a product is computed, so that its bits do not depend on other products.
+//! load decide how a product is computed, so its bits do not depend on other products.
 
 use half::bf16;
 

@@ -33,7 +33,7 @@ pub(super) struct StepRunner<D: Driver> {
     pub(super) step_layout: StepLayout,
     /// Number of KV blocks.
     pub(super) blocks: usize,
-    /// If `true`, a replacement of the weights failed halfway, so that they belong to no checkpoint.
+    /// If `true`, a replacement of the weights failed halfway, so they belong to no checkpoint.
     torn: bool,
     weights: D::Region,
     work: D::Region,
@@ -86,7 +86,7 @@ impl<D: Driver> StepRunner<D> {
         })
     }
 
-    /// Replaces the weights by others of the same shape. They keep their place in memory, so that captured graphs remain
+    /// Replaces the weights by others of the same shape. They keep their place in memory, so captured graphs remain
     /// valid. Every tensor is read twice, because nothing is overwritten before all of them were found good. No adapter
     /// may be loaded.
     pub(super) fn replace_weights(&mut self, weights: &Weights) -> Result<(), CudaError> {

@@ -8,7 +8,7 @@ use crate::cuda::driver::{DeviceMatrix, Driver, MatMul, MatMulOperands, MatMulTa
 use crate::cuda::kernel::SKINNY_ROWS;
 use crate::cuda::plan::{MatrixLayout, Placement};
 
-/// Number of layers whose weights take part in a measurement: more than fit into any cache together, so that weights are
+/// Number of layers whose weights take part in a measurement: more than fit into any cache together, so weights are
 /// read from memory as in a step.
 const LAYERS: usize = 16;
 

@@ -54,7 +54,7 @@ impl Blas {
         // SAFETY: the handle lives; its memory lives at least as long.
         let taken = unsafe { (cublas.set_workspace)(handle, address, memory.len()) };
         cublas.check("cannot set the workspace of cuBLAS", taken)?;
-        // Partial sums stay in f32, so that a row's result depends on its batch by f32 rounding at most.
+        // Partial sums stay in f32, so a row's result depends on its batch by f32 rounding at most.
         let mode = cublas::DISALLOW_REDUCED_PRECISION_REDUCTION;
         // SAFETY: the handle lives.
         cublas.check("cannot set the math mode of cuBLAS", unsafe { (cublas.set_math_mode)(handle, mode) })
@@ -136,7 +136,7 @@ impl Blas {
                 to.address as *mut c_void,
                 to.kind,
                 ldc,
-                // Plain f32, not TF32, so that `f32` operands keep their precision.
+                // Plain f32, not TF32, so `f32` operands keep their precision.
                 cublas::COMPUTE_32F,
                 cublas::GEMM_DEFAULT,
             )

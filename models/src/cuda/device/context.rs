@@ -10,10 +10,10 @@ use super::call;
 use crate::cuda::CudaError;
 
 /// The primary context of a GPU, shared by all objects that live in it. It is retained once per GPU and kept until the
-/// process ends: the driver destroys a context that nobody retains, and would build it anew for the next user.
+/// process ends: the driver destroys a context that nobody retains, and would rebuild it for the next user.
 ///
 /// The driver waits for the GPU when memory is freed, a module unloaded or a context destroyed. Every free therefore
-/// goes through this handle: on a GPU that does not respond nothing is freed, so that the process can end.
+/// goes through this handle: on a GPU that does not respond nothing is freed, so the process can end.
 pub(crate) struct ContextHandle {
     device: CUdevice,
     context: CUcontext,

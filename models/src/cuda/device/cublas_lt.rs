@@ -296,7 +296,7 @@ impl Matrix {
     }
 }
 
-/// Descriptors of a product. cublasLt is column-major, so that it sees every matrix transposed: its A is the right
+/// Descriptors of a product. cublasLt is column-major, so it sees every matrix transposed: its A is the right
 /// operand, its B the left one, and its C, which is also its D, has as many rows as the product has columns.
 struct Operation {
     operation: Descriptor,

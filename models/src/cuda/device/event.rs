@@ -37,13 +37,13 @@ impl GpuEvent {
         call("cannot record an event", unsafe { result::event::record(self.event, gpu.stream()) })
     }
 
-    /// Waits until the recorded work, which began at `begun`, is done.
+    /// Waits until the recorded work, which began at `started`, is done.
     ///
     /// # Errors
     /// [`CudaError::Call`] when any of the work failed, [`CudaError::Lost`] when the time limit has passed; the GPU is
     /// given up then.
-    pub(crate) fn wait(&self, gpu: &Gpu, begun: Instant, wait: &mut AdaptiveWait) -> Result<(), CudaError> {
-        gpu.await_until(begun, wait, || self.done("cannot wait for a step"))
+    pub(crate) fn wait(&self, gpu: &Gpu, started: Instant, wait: &mut AdaptiveWait) -> Result<(), CudaError> {
+        gpu.await_until(started, wait, || self.done("cannot wait for a step"))
     }
 
     /// Returns `true` if the recorded work is done.

@@ -143,15 +143,15 @@ impl Gpu {
         AdaptiveWait::new(self.limit)
     }
 
-    /// Polls `done`, for work that began at `begun`. Gives the GPU up when the time limit has passed.
+    /// Polls `done`, for work that began at `started`. Gives the GPU up when the time limit has passed.
     fn await_until(
         &self,
-        begun: Instant,
+        started: Instant,
         wait: &mut AdaptiveWait,
         done: impl FnMut() -> Result<bool, CudaError>,
     ) -> Result<(), CudaError> {
         self.bind()?;
-        if wait.wait(begun, done)? {
+        if wait.wait(started, done)? {
             return Ok(());
         }
         let reason = format!("its work did not finish within {:?}", wait.limit());

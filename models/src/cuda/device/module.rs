@@ -54,7 +54,7 @@ impl KernelModule {
             let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             set(limit, kernel.largest_shared().cast_signed())?;
         }
-        // With the same partition for all kernels, a multiprocessor can start a launch's blocks beside those of the
+        // With the same partition for all kernels, a multiprocessor can start a launch's blocks alongside those of the
         // launch before.
         set(CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, MOST_SHARED)?;
         Ok(function)

@@ -84,13 +84,13 @@ impl Gpu {
         let after = GpuEvent::new(self)?;
         let mut best = f64::INFINITY;
         for round in 0..=rounds.max(1) {
-            let begun = Instant::now();
+            let started = Instant::now();
             before.record(self)?;
             for _ in 0..TIMES {
                 work()?;
             }
             after.record(self)?;
-            after.wait(self, begun, &mut self.adaptive_wait())?;
+            after.wait(self, started, &mut self.adaptive_wait())?;
             let seconds = before.seconds_to(&after)?;
             // The first round only warms up.
             best = if round == 0 { best } else { best.min(seconds) };

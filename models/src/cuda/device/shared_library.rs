@@ -126,7 +126,7 @@ fn open_first<L>(name: &str, driver: i32, open: impl Fn(&Path) -> Result<L, Stri
     Err(format!(
         "cannot load {} from the loader's path (LD_LIBRARY_PATH and the system's folders) or {TOOLKIT}{failed}: install \
          CUDA's libraries, or add their folder to LD_LIBRARY_PATH (PyTorch installs them under site-packages/nvidia, \
-         with their dependencies beside them)",
+         with their dependencies next to them)",
         names.join(" or ")
     ))
 }

@@ -50,10 +50,10 @@ impl Blas {
         let info = gpu.info();
         let scope = AlgorithmScope { gpu: info.name.clone(), driver: info.driver.clone(), library: lt.version() };
         let mut table = file.map(|file| file.read(&scope)).unwrap_or_default();
-        let begun = Instant::now();
+        let started = Instant::now();
         let chosen = self.choose(gpu, &lt, groups, &mut table)?;
         if chosen > 0 {
-            let seconds = begun.elapsed().as_secs_f64();
+            let seconds = started.elapsed().as_secs_f64();
             tracing::info!(chosen, shapes = groups.len(), seconds, "chose algorithms of matrix multiplications");
             if let Some(file) = file
                 && let Err(error) = file.write(&scope, &table)
@@ -77,7 +77,7 @@ impl Blas {
         groups: &[Vec<MatMul>],
         table: &mut AlgorithmTable,
     ) -> Result<usize, CudaError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut chosen = 0;
         for group in groups {
             let Some(shape) = group.first().and_then(MatMulShape::of) else { continue };
@@ -85,7 +85,7 @@ impl Blas {
                 continue;
             }
             table.remove(&shape);
-            if begun.elapsed() >= LIMIT {
+            if started.elapsed() >= LIMIT {
                 tracing::warn!(seconds = LIMIT.as_secs(), "some algorithms were not chosen within the time limit");
                 break;
             }
@@ -130,7 +130,7 @@ fn measure(
 ) -> Result<Option<f64>, CudaError> {
     let run = |count: usize| -> Result<Option<f64>, CudaError> {
         let [before, after] = [GpuEvent::new(gpu)?, GpuEvent::new(gpu)?];
-        let begun = Instant::now();
+        let started = Instant::now();
         before.record(gpu)?;
         for product in group.iter().cycle().take(count) {
             if !multiply(product).unwrap_or(false) {
@@ -140,7 +140,7 @@ fn measure(
             }
         }
         after.record(gpu)?;
-        after.wait(gpu, begun, &mut gpu.adaptive_wait())?;
+        after.wait(gpu, started, &mut gpu.adaptive_wait())?;
         Ok(Some(before.seconds_to(&after)? / count as f64))
     };
     // The first product loads the kernel; the second tells how many make a round.

@@ -16,7 +16,7 @@ pub trait DeviceClock: Driver {
     /// [`CudaError::Call`].
     fn mark(&self) -> Result<Self::Mark, CudaError>;
 
-    /// Delays work enqueued from now on by `time`, so that all of it can be enqueued before any of it starts. A driver
+    /// Delays work enqueued from now on by `time`, so all of it can be enqueued before any of it starts. A driver
     /// that runs work synchronously does not wait.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ impl GpuDriver {
     }
 
     /// Chooses algorithms for groups of matrix multiplications of the same shape, where `file` has none. Computes the
-    /// products, so that their targets have to be memory without meaning.
+    /// products, so their targets have to be memory without meaning.
     pub(crate) fn tune(&mut self, groups: &[Vec<MatMul>], file: Option<&AlgorithmFile>) -> Result<(), CudaError> {
         if groups.iter().flatten().all(MatMul::fits) {
             self.blas.tune(&self.gpu, groups, file)?;

@@ -1,5 +1,5 @@
 //! Device operations besides kernels: memory, copies, and matrix multiplication. Decoding and training are written
-//! against these traits, so that tests run both on the kernel emulator.
+//! against these traits, so tests run both on the kernel emulator.
 
 mod clock;
 #[cfg(feature = "cuda")]

@@ -11,7 +11,7 @@ pub(super) const THREADS: u32 = 128;
 /// Maximum number of parts of a context in decoding, as in `attention.cu`.
 const MAX_SPLITS: u32 = 64;
 
-/// Number of values per part and head beside its sum: highest score, total, and two that keep the next part aligned.
+/// Number of values per part and head besides its sum: highest score, total, and two that keep the next part aligned.
 const PART_ENDS: usize = 4;
 
 /// Packed query rows (positions times heads of a group) per tile: 32 for each of four warps.

@@ -1,8 +1,8 @@
 //! Weights in `e4m3` with one scale per row.
 //!
 //! A format with an exponent of its own has the same relative error at every magnitude, at most 1/16 of a value of
-//! normal size, so that one scale per row is enough: it only has to keep the row's largest value in range, and values
-//! down to 2⁻¹³ of it stay normal. Scales are powers of two, so that a weight times its scale is a `bf16` exactly, except
+//! normal size, so one scale per row is enough: it only has to keep the row's largest value in range, and values
+//! down to 2⁻¹³ of it stay normal. Scales are powers of two, so a weight times its scale is a `bf16` exactly, except
 //! in rows without a value of 2⁻¹¹⁶ or more: the kernels that read `e4m3` and a multiplication of dequantized weights
 //! multiply the same numbers.
 
@@ -50,7 +50,7 @@ fn scale(largest: f32) -> f32 {
     // 448 is 1.75 · 2⁸: a value with a larger mantissa needs one more power.
     let bits = largest.to_bits();
     let exponent = (bits >> 23) as i32 - 127 - 8 + i32::from(bits & 0x7f_ffff > 0x60_0000);
-    // Normal, as its inverse is, so that the product with the inverse is exact.
+    // Normal, as its inverse is, so the product with the inverse is exact.
     power_of_two(exponent.max(-126))
 }
 

@@ -25,7 +25,7 @@
 //!
 //! One layer's blocks are `[block][kv head][keys, then values]`, both 16 tokens wide ([`layout`]). Keys are stored as
 //! `[token][dim]`. Values are stored in the order in which the lanes of a warp need them for `mma.sync.m16n8k16`, so
-//! that both are read sixteen bytes per lane, without a transposition: see `cu/attention.cu`.
+//! both are read sixteen bytes per lane, without a transposition: see `cu/attention.cu`.
 
 mod activation;
 mod attention;

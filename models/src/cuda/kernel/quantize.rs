@@ -10,7 +10,7 @@ const THREADS: u32 = 512;
 
 /// Conversion of activations from `bf16` to `e4m3`, with the scales and the order of values that
 /// [`fp8::quantize_row`](super::fp8::quantize_row) gives to weights. A row with a value that is not finite gets NaN as its
-/// scale, so that all products with it are NaN.
+/// scale, so all products with it are NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct QuantizeFp8 {
     /// Activations of shape (rows, inner).

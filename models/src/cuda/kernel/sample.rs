@@ -1,4 +1,4 @@
-//! Sampling on the device, so that a step copies back token ids rather than logits.
+//! Sampling on the device, so a step copies back token ids rather than logits.
 //!
 //! The semantics are those of [`crate::sampler`]: penalties and bias, a mask, temperature, then min-p, top-k, top-p,
 //! ties broken by the lowest id, a walk over the remaining tokens in the order of ids, and the log-probability under

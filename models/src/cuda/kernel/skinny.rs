@@ -25,7 +25,7 @@ const RING: u32 = 8;
 
 /// Bytes of dynamic shared memory per block, first for weights and then for the warps' sums.
 pub(super) const SHARED: u32 = THREADS * RING * 16;
-// The kernel asserts the same number, so that a change on one side alone does not compile.
+// The kernel asserts the same number, so a change on one side alone does not compile.
 const _: () = assert!(THREADS == 512 && SHARED == 65_536);
 
 /// Largest y dimension of a grid.
@@ -128,7 +128,7 @@ impl SkinnyMatMul {
             SkinnyTarget::SiluMul(to) => arguments.slice(to),
         };
         let arguments = arguments.int(rows as u32).int(inner as u32).int(columns as u32);
-        // Blocks of the same columns are neighbors, so that all but one find the weights in the L2 cache.
+        // Blocks of the same columns are neighbors, so all but one find the weights in the L2 cache.
         let blocks = [rows.div_ceil(TILE) as u32, columns.div_ceil(TILE) as u32, 1];
         // SAFETY: the parameters of the kernel; sizes were checked.
         unsafe { arguments.launch(on, kernel, Geometry { blocks, threads: THREADS, shared: SHARED }) }

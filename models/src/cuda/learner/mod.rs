@@ -166,7 +166,7 @@ impl<D: Driver> DeviceLearner<D> {
 
     /// Allocates memory for passes, replacing the previous allocation.
     fn allocate_pass_memory(&mut self, bytes: usize, asked: impl Fn() -> String) -> Result<(), CudaError> {
-        // Free the previous allocation first, so that both need not fit at once.
+        // Free the previous allocation first, so both need not fit at once.
         self.pass_memory = None;
         let free = self.driver.free_memory()?;
         if bytes > free {

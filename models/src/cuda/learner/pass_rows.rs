@@ -95,7 +95,7 @@ impl PassRows {
     }
 
     fn targets(&mut self, pack: &Pack, leaves: &[Vec<usize>], row_of: &HashMap<usize, usize>) {
-        // Targets predicted from the same token are spread over the rows that contain this token, so that fewer chunks
+        // Targets predicted from the same token are spread over the rows that contain this token, so fewer chunks
         // are cut short.
         let mut seen: HashMap<usize, usize> = HashMap::new();
         for target in pack.targets() {

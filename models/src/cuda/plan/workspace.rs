@@ -76,7 +76,7 @@ impl WorkspaceLayout {
             activated: allocator.place(tokens * config.ffn),
             partial: allocator.place(partial(config, limits, multiprocessors)),
             arrived: allocator.place(rows * config.kv_heads),
-            // For the largest adapters, so that loading one never needs more workspace.
+            // For the largest adapters, so loading one never needs more workspace.
             small: allocator.place(tokens * MAX_STACKED * MAX_RANK),
             factors: allocator.place(config.layers * SITES * MAX_ADAPTERS),
             dequantized: allocator.place(dequantized(config, format)),

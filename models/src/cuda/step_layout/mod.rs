@@ -1,6 +1,6 @@
 //! Layout of a step's inputs in one buffer, which is copied to the GPU.
 //!
-//! Each part has a fixed offset and room for the largest step, so that captured graphs stay valid; only the used pieces
+//! Each part has a fixed offset and room for the largest step, so captured graphs stay valid; only the used pieces
 //! of it are copied ([`StepLayout::pieces`]). Rows with one new token come before the others, as decoding attention
 //! requires; logits keep the order of the batch.
 

@@ -1,6 +1,6 @@
 //! Experts of one layer: a router, and feed-forward blocks. Each token passes through a few of them.
 //!
-//! The tokens of a step are grouped by expert, so that each expert's matrices are read once per step. A token adds up
+//! The tokens of a step are grouped by expert, so each expert's matrices are read once per step. A token adds up
 //! the outputs of its experts in the order of their indices, whatever the batch.
 //!
 //! `routes`: the choice of experts, and the grouping of tokens by expert

@@ -15,9 +15,9 @@ use crate::kernel::term_tile::{TermTile, TileBuffers};
 /// Number of vocabulary entries in a tile, which fits the first-level cache together with a panel of the
 /// projection.
 const ENTRIES: usize = 192;
-/// Distance between rows of a tile, in values. Not a power of two, so that rows do not collide in the cache.
+/// Distance between rows of a tile, in values. Not a power of two, so rows do not collide in the cache.
 const STRIDE: usize = ENTRIES + LANES;
-/// Number of parts of the vocabulary with separate sums. Fixed, so that results do not depend on the number of
+/// Number of parts of the vocabulary with separate sums. Fixed, so results do not depend on the number of
 /// threads.
 const SHARES: usize = 16;
 

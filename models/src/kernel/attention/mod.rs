@@ -190,7 +190,7 @@ impl<'a, S: Stored> AttentionStep<'a, S> {
     /// Keys and values that a member sees and does not share.
     fn own_blocks(&self, item: &AttentionItem, member: &QuerySpan) -> Blocks<'a, S> {
         let first = self.rule.window.map_or(0, |window| (member.position + 1).saturating_sub(window));
-        // Runs begin at the same positions for every window and split into chunks, so that sums do not depend on the
+        // Runs begin at the same positions for every window and split into chunks, so sums do not depend on the
         // chunks.
         let start = self.shared(item).max(first / RUN_TOKENS * RUN_TOKENS);
         self.blocks(item.head, member, start..member.position + member.queries)

@@ -73,7 +73,7 @@ impl QuerySpan {
 }
 
 impl TilePlan {
-    /// Items, the longest first, so that the last ones are short and all threads finish together.
+    /// Items, the longest first, so the last ones are short and all threads finish together.
     pub(super) fn items(&self) -> &[AttentionItem] {
         &self.items
     }

@@ -3,7 +3,7 @@
 //! The rows of a tile are interleaved word by word: a kernel reads its activations forward from one address. With one
 //! address per row, the CPU would have too few registers.
 //!
-//! The largest magnitude becomes 32,767, so that a rounding error is at most 1.6e-5 of it: about a hundredth of bf16's.
+//! The largest magnitude becomes 32,767, so a rounding error is at most 1.6e-5 of it: about a hundredth of bf16's.
 //! For weights whose products would not fit an `i32`, the largest magnitude becomes [`QuantForm::LIMIT`], and the error
 //! is up to four times as large.
 
@@ -46,7 +46,7 @@ pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to
     assert!(x.len() == rows * blocks * BLOCK && to.len() == rows * blocks * WORDS, "rows of whole blocks");
     assert!(blocks.is_multiple_of(W::SHARED), "whole groups of blocks with a scale");
     let x = x.as_chunks::<BLOCK>().0;
-    // Block by block, so that the interleaved words of all rows are written while their cache lines are near.
+    // Block by block, so the interleaved words of all rows are written while their cache lines are near.
     for (index, to) in to.chunks_exact_mut(WORDS * rows * W::SHARED).enumerate() {
         for row in 0..rows {
             let values = &x[row * blocks + index * W::SHARED..][..W::SHARED];

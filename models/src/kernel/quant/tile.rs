@@ -66,7 +66,7 @@ impl Tile {
     /// Computes the sums for `rows` rows of a tile with packed weights, at least 1.
     ///
     /// Each sum over [`QuantForm::SHARED`] blocks is exact in integers and then multiplied and added in `f32`, one
-    /// after another, so that the result depends neither on the number of rows nor on the division into tiles.
+    /// after another, so the result depends neither on the number of rows nor on the division into tiles.
     ///
     /// # Safety
     /// The CPU must support the instruction set of `L`, and the pointers must cover the elements of the formula.

@@ -2,8 +2,7 @@
 
 use super::Gguf;
 use crate::ModelError;
-use crate::architecture::{Architecture, Family, QkNorm, WindowPattern};
-use crate::decoder::{DecoderConfig, RopeScaling};
+use crate::architecture::{Architecture, DecoderConfig, Family, QkNorm, RopeScaling, WindowPattern};
 
 /// Base of the rotary embedding of a file that states none, in every architecture of llama.cpp.
 const ROPE_BASE: f32 = 10_000.0;

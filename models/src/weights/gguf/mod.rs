@@ -16,8 +16,7 @@ use sha2::Sha256;
 use super::mapped_file::Map;
 use super::tensor_view::TensorView;
 use crate::ModelError;
-use crate::architecture::{Family, NormPlacement};
-use crate::decoder::DecoderConfig;
+use crate::architecture::{DecoderConfig, Family, NormPlacement};
 use header::Header;
 use value::MetadataValue;
 

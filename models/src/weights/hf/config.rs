@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::Safetensors;
 use super::experts::ExpertFields;
 use crate::ModelError;
-use crate::architecture::{Activation, Architecture, Family};
-use crate::decoder::{DecoderConfig, RopeScaling};
+use crate::architecture::{Activation, Architecture, DecoderConfig, Family, RopeScaling};
 use crate::weights::OutputProjection;
 
 /// Relevant fields of the configurations of all families in `transformers`.
@@ -69,7 +69,7 @@ pub(super) struct FeatureFields {
 
 /// Rope parameters, for all layers or by the kind of layer (Gemma 3).
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(try_from = "Value")]
 enum RopeSettings {
     ByLayer { full_attention: RopeFields, sliding_attention: RopeFields },
     Same(RopeFields),
@@ -94,6 +94,36 @@ struct RopeFields {
     /// Location of `partial_rotary_factor` in `transformers` 5.
     partial_rotary_factor: Option<f32>,
     short_factor: Option<Vec<f32>>,
+}
+
+impl TryFrom<Value> for RopeSettings {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
+        if KINDS.iter().all(|kind| value.get(kind).is_none()) {
+            return Ok(Self::Same(RopeFields::parse("rope_parameters", &value)?));
+        }
+        let of = |kind: &str| {
+            let fields = value.get(kind).ok_or_else(|| format!("rope_parameters has no {kind}"))?;
+            RopeFields::parse(&format!("rope_parameters.{kind}"), fields)
+        };
+        let [full_attention, sliding_attention] = KINDS.map(of);
+        Ok(Self::ByLayer { full_attention: full_attention?, sliding_attention: sliding_attention? })
+    }
+}
+
+impl RopeFields {
+    /// Parses the object that `config.json` has at `place`. The error names the field.
+    fn parse(place: &str, value: &Value) -> Result<Self, String> {
+        let fields = value.as_object().ok_or_else(|| format!("{place} is not an object"))?;
+        for (name, value) in fields {
+            // Every field is optional, so each can be parsed alone. Serde does not name a field of a wrong type.
+            let alone = Map::from_iter([(name.clone(), value.clone())]);
+            Self::deserialize(Value::Object(alone)).map_err(|error| format!("{place}.{name}: {error}"))?;
+        }
+        Self::deserialize(value).map_err(|error| format!("{place}: {error}"))
+    }
 }
 
 impl RopeSettings {
@@ -124,8 +154,8 @@ pub(in crate::weights) fn read(
     let corrupt = |reason: String| ModelError::Corrupt { path: path.into(), reason };
     // The model type is checked first: other architectures lack fields, and an error about a missing field would
     // mislead.
-    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-    let kind = value.get("model_type").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
+    let kind = value.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
     let unsupported = |what: String| ModelError::Unsupported { path: path.into(), what };
     let family = Family::of_model_type(&kind).map_err(unsupported)?;
     let config: ConfigFile = serde_json::from_value(value).map_err(|error| corrupt(error.to_string()))?;

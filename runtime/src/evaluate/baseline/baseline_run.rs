@@ -21,7 +21,7 @@ pub(super) struct BaselineRun<'a, S: SessionSource> {
     search: &'a SearchOptions,
     plan: &'a EvaluationPlan,
     seed: u64,
-    began: Instant,
+    started: Instant,
     first_token: Option<f64>,
     search_seconds: f64,
     turns: usize,
@@ -49,7 +49,8 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         runtime: &'a Runtime<S>,
         question: &'a Question,
         search: &'a SearchOptions,
-        (plan, seed): (&'a EvaluationPlan, u64),
+        plan: &'a EvaluationPlan,
+        seed: u64,
     ) -> Result<BaselineRun<'a, S>, AgentError> {
         let plain = Policy::builtin("plain")
             .ok_or(AgentError::Option { field: "policy", reason: "the built-in policy plain is missing" })?;
@@ -62,7 +63,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
             search,
             plan,
             seed,
-            began: Instant::now(),
+            started: Instant::now(),
             first_token: None,
             search_seconds: 0.0,
             turns: 0,
@@ -84,7 +85,8 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         &mut self,
         messages: &[ConversationMessage],
         written: &str,
-        (stops, limit): (&[&str], usize),
+        stops: &[&str],
+        limit: usize,
     ) -> Result<Generated, AgentError> {
         let mut prompt = self.runtime.encode(&ProtocolPrompt::Chat(messages.to_vec()))?;
         // `written` is encoded as plain text, so that quoted evidence in it cannot become a control token.
@@ -97,7 +99,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
             max_tokens: Some(limit),
             ..EpisodeOptions::default()
         };
-        let before = self.began.elapsed().as_secs_f64();
+        let before = self.started.elapsed().as_secs_f64();
         let trajectory = play(self.runtime, &self.policy, self.question(), options).await?;
         self.first_token = self.first_token.or(trajectory.timings.first_token.map(|first| before + first));
         self.turns += 1;
@@ -122,11 +124,11 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         };
         let options = self.search.clone().or(defaults);
         let excluded = ExcludedPassages::new(&self.question.without)?;
-        let began = Instant::now();
+        let started = Instant::now();
         let wanted = excluded.widen(options.query(query));
         let found = searcher.search(SearchQuery::from(wanted)).await.map(|found| excluded.narrow(found, &options));
         let asked = SearchRecord::asked(self.turns + 1, query.to_owned(), Vec::new(), options.mode());
-        let record = asked.with_result(found, began.elapsed());
+        let record = asked.with_result(found, started.elapsed());
         self.search_seconds += record.seconds;
         let hits = record.hits.clone();
         self.evidence.push(record);
@@ -156,7 +158,7 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
             turns: self.turns,
             retrieval_seconds: self.search_seconds,
             tokens: TokenCounts { prompt, ..self.tokens },
-            seconds: self.began.elapsed().as_secs_f64(),
+            seconds: self.started.elapsed().as_secs_f64(),
             first_token: self.first_token,
             text: self.text,
             ..scored

@@ -44,7 +44,7 @@ pub(super) async fn answer<S: SessionSource>(mut run: BaselineRun<'_, S>) -> Res
         collect(&mut passages, found);
         run.show(&reader::shown(&passages[before..]))?;
         let messages = messages(run.question(), &passages);
-        let reply = run.generate(&messages, &thoughts, (&["\n"], LIMIT)).await?;
+        let reply = run.generate(&messages, &thoughts, &["\n"], LIMIT).await?;
         let sentence = first_sentence(&reply.text).to_owned();
         if sentence.is_empty() {
             break;

@@ -22,7 +22,8 @@ use super::{EpisodeRow, EvaluationPlan};
 pub enum Baseline {
     /// The model alone.
     NoRetrieval,
-    /// One search for the question in this mode, then an answer: vanilla RAG, or HippoRAG 2 with the graph.
+    /// One search for the question in this mode, then an answer: vanilla RAG, HippoRAG 2 with the graph, or RouteRAG's
+    /// hybrid search.
     SingleShot(Mode),
     /// IRCoT (Trivedi et al. 2023): searches for each sentence of a chain of thought.
     IrCot,
@@ -56,18 +57,33 @@ impl Baseline {
         matches!(self, Baseline::IrCot | Baseline::SearchO1)
     }
 
+    /// Returns the search modes whose results the baseline can show completely: those that find passages alone.
+    pub fn shows(self) -> &'static [Mode] {
+        &[Mode::Passage, Mode::Graph, Mode::Hybrid]
+    }
+
+    fn name(self) -> &'static str {
+        NAMES.iter().find(|(_, baseline)| *baseline == self).map_or("baseline", |(name, _)| *name)
+    }
+
     /// Answers `question` and scores the answer.
     ///
     /// # Errors
-    /// Same as those of an episode: for example if the context is too small for the evidence.
+    /// Same as those of an episode: for example if the context is too small for the evidence, or if `search` forces a
+    /// mode that the baseline does not [show](Self::shows).
     pub(super) async fn answer<S: SessionSource>(
         self,
         runtime: &Runtime<S>,
         question: &Question,
         search: &SearchOptions,
-        (plan, seed): (&EvaluationPlan, u64),
+        plan: &EvaluationPlan,
+        seed: u64,
     ) -> Result<EpisodeRow, AgentError> {
-        let run = BaselineRun::new(runtime, question, search, (plan, seed))?;
+        let shown = self.shows();
+        if let Some(mode) = search.mode.filter(|mode| !shown.contains(mode)) {
+            return Err(AgentError::TriplesNotShown { protocol: self.name(), mode, shown });
+        }
+        let run = BaselineRun::new(runtime, question, search, plan, seed)?;
         match self {
             Baseline::NoRetrieval => no_retrieval::answer(run).await,
             Baseline::SingleShot(mode) => single_shot::answer(run, mode).await,

@@ -38,7 +38,7 @@ pub(super) async fn read<S: SessionSource>(
     passages: Option<&str>,
 ) -> Result<EpisodeRow, AgentError> {
     let messages = messages(run.question(), passages);
-    let reply = run.generate(&messages, "", (&[], LIMIT)).await?;
+    let reply = run.generate(&messages, "", &[], LIMIT).await?;
     let (answer, marked) = extract(&reply.text);
     Ok(run.finish(Some(answer), marked))
 }

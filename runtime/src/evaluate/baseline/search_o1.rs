@@ -37,7 +37,7 @@ pub(super) async fn answer<S: SessionSource>(mut run: BaselineRun<'_, S>) -> Res
     let mut asked = HashSet::new();
     // One more turn than searches, for the answer.
     for _ in 0..=SEARCHES {
-        let turn = run.generate(&messages, &written, (&[QUERY.1], TURN)).await?;
+        let turn = run.generate(&messages, &written, &[QUERY.1], TURN).await?;
         written.push_str(&turn.text);
         // A turn that was cut at its limit has not closed its query.
         let Some(query) = query_in(&turn.text).filter(|_| turn.complete) else { break };
@@ -74,7 +74,7 @@ async fn condense<S: SessionSource>(
          {query}\n\nPassages:\n{passages}"
     );
     let messages: [ConversationMessage; 1] = [user(message)];
-    let reply = run.generate(&messages, "", (&[], CONDENSED)).await?;
+    let reply = run.generate(&messages, "", &[], CONDENSED).await?;
     run.forgive_cuts();
     let text = reply.text.rsplit_once(FINAL).map_or(reply.text.as_str(), |(_, after)| after);
     Ok(text.trim().to_owned())

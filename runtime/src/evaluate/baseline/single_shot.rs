@@ -1,7 +1,8 @@
-//! Single-shot RAG: one search for the question, then the reader. With the graph this is HippoRAG 2.
+//! Single-shot RAG: one search for the question, then the reader. With the graph this is HippoRAG 2; the hybrid search
+//! is RouteRAG's.
 
 use waymark_agent::{AgentError, SessionSource};
-use waymark_index::{Mode, Ranking, SearchOptions};
+use waymark_index::{GraphVariant, Mode, Ranking, SearchOptions};
 
 use super::baseline_run::BaselineRun;
 use super::reader;
@@ -17,7 +18,8 @@ pub(super) async fn answer<S: SessionSource>(
 ) -> Result<EpisodeRow, AgentError> {
     // The papers' vanilla RAG ranks by a dense retriever.
     let ranking = (mode == Mode::Passage).then_some(Ranking::Dense);
-    let options = SearchOptions { mode: Some(mode), k: Some(PASSAGES), ranking, ..SearchOptions::default() };
+    let graph = (mode == Mode::Graph).then(|| GraphVariant::HippoRag.into());
+    let options = SearchOptions { mode: Some(mode), k: Some(PASSAGES), ranking, graph, ..SearchOptions::default() };
     let hits = run.search(run.question(), &options).await?;
     let passages = reader::shown(&hits);
     run.show(&passages)?;

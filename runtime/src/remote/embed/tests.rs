@@ -111,10 +111,10 @@ fn transient_failures_are_retried_within_the_time_of_a_query() {
             _ => (Some(status), retry, "no".to_owned()),
         });
         let endpoint = endpoint(&server, "/embed");
-        let begun = Instant::now();
+        let started = Instant::now();
         let error = endpoint.embed(&["a"]).unwrap_err().to_string();
         assert!(error.contains("/embed") && error.contains(&status.to_string()), "{error}");
-        assert!(begun.elapsed() < 2 * TIMEOUT);
+        assert!(started.elapsed() < 2 * TIMEOUT);
         let asked = seen(&server).len() - 1;
         assert_eq!(asked == 1, once, "{status}: {asked}");
     }
@@ -123,10 +123,10 @@ fn transient_failures_are_retried_within_the_time_of_a_query() {
 #[test]
 fn a_silent_endpoint_and_one_that_is_away_fail_in_time() {
     let server = ScriptedEndpoint::start(|_, _| (None, None, String::new()));
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = unmeasured(&server, "/embed").measured().unwrap_err().to_string();
     assert!(error.contains("no reply from http://127.0.0.1") && error.contains("/embed"), "{error}");
-    assert!(begun.elapsed() < 2 * TIMEOUT);
+    assert!(started.elapsed() < 2 * TIMEOUT);
     let away = unmeasured(&server, "/v1");
     drop(server);
     let error = away.measured().unwrap_err().to_string();
@@ -219,17 +219,17 @@ fn queries_fail_at_once_after_a_refused_connection_and_documents_wait_for_the_en
     let port = tokio::net::TcpSocket::new_v4().unwrap();
     port.set_reuseaddr(true).unwrap();
     port.bind(address.parse().unwrap()).unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     let first = endpoint.embed(&["a"]).unwrap_err().to_string();
     assert!(first.contains("cannot reach http://"), "{first}");
-    assert!(begun.elapsed() > FIRST_WAIT, "it was tried again");
+    assert!(started.elapsed() > FIRST_WAIT, "it was tried again");
     // Tried again, a query fails after three seconds. A machine that stands still for one forgets the refusal, and the
     // next query finds it.
     let fails_at_once = (0..3).any(|_| {
-        let begun = Instant::now();
+        let started = Instant::now();
         let next = endpoint.embed(&["a"]).unwrap_err();
         assert!(matches!(next.downcast_ref(), Some(CompleteError::Transient { .. })), "{next}");
-        begun.elapsed() < TIMEOUT / 2
+        started.elapsed() < TIMEOUT / 2
     });
     assert!(fails_at_once);
     thread::scope(|scope| {

@@ -121,6 +121,50 @@ async fn a_killed_writer_recognizes_its_own_publication_after_another_failure() 
 }
 
 #[tokio::test]
+async fn a_writer_is_refused_after_another_one_has_published_as_often_at_the_emptied_place() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let one = built(10);
+    let other = built(11);
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    add(one.path(), 20);
+    push(one.path(), &remote, PushOptions::default()).await.unwrap();
+    for name in ["manifests", "parts"] {
+        std::fs::remove_dir_all(place.path().join(name)).unwrap();
+    }
+    push(other.path(), &remote, PushOptions::default()).await.unwrap();
+    add(other.path(), 21);
+    assert_eq!(push(other.path(), &remote, PushOptions::default()).await.unwrap().number, 2);
+    add(one.path(), 22);
+    let refused = push(one.path(), &remote, PushOptions::default()).await;
+    assert!(matches!(refused, Err(SnapshotError::OtherWriter { number: 2, .. })), "{refused:?}");
+    assert_eq!(push(other.path(), &remote, PushOptions::default()).await.unwrap().number, 2);
+}
+
+#[tokio::test]
+async fn records_of_earlier_programs_are_understood() {
+    let place = tempfile::tempdir().unwrap();
+    let remote = remote(place.path());
+    let writer = built(10);
+    push(writer.path(), &remote, PushOptions::default()).await.unwrap();
+    let newest = remote.newest().await.unwrap().unwrap();
+    // The number alone, and a folder as it was given.
+    let path = writer.path().join(".waymark.published.json");
+    std::fs::write(&path, r#"{"places":{"some/place":{"number":1,"attempted":null}}}"#).unwrap();
+    let mut lineage = Lineage::read(writer.path()).unwrap();
+    assert!(lineage.has("some/place", &newest).unwrap());
+    lineage.know("some/place", &newest).unwrap();
+    let record = std::fs::read_to_string(&path).unwrap();
+    let absolute = std::path::absolute("some/place").unwrap();
+    assert!(record.contains(&format!("{:?}:", absolute.display().to_string())), "{record}");
+    assert!(!record.contains("\"some/place\""), "{record}");
+    let lineage = Lineage::read(writer.path()).unwrap();
+    for same in ["some/place", "./some/place/", &absolute.display().to_string()] {
+        assert!(lineage.has(same, &newest).unwrap(), "{same}");
+    }
+}
+
+#[tokio::test]
 async fn a_failed_replacement_makes_nothing_its_own() {
     let place = tempfile::tempdir().unwrap();
     let remote = remote(place.path());

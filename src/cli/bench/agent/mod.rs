@@ -42,7 +42,7 @@ use self::server_kind::ServerKind;
 /// Runs the same agentic loop over Waymark's server and over llama.cpp's `llama-server`, and compares them.
 ///
 /// Starts the servers in turn, never at the same time. Both sample the number of tokens that --turns gives for each
-/// turn, greedily and unguided, and the benchmark writes the tags and queries after them, so that the load does not
+/// turn, greedily and unguided, and the benchmark writes the tags and queries after them, so the load does not
 /// depend on the model's text. Each client keeps one slot of `llama-server`, whose prompt cache is on.
 ///
 /// Environment variables `WAYMARK_…` and `LLAMA_ARG_…` do not reach the servers: set their flags with --waymark-arg and

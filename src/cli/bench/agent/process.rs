@@ -56,11 +56,11 @@ impl ServerProcess {
                 ServerKind::Llama => TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
             };
             let mut server = Self::spawn(kind, program, flags, port)?;
-            let begun = Instant::now();
+            let started = Instant::now();
             if port == 0 {
                 server.url = server.printed_url()?;
             }
-            if server.becomes_ready(begun, port)? {
+            if server.becomes_ready(started, port)? {
                 return Ok(server);
             }
         }
@@ -106,7 +106,7 @@ impl ServerProcess {
     }
 
     /// Waits until the server is ready. Returns `false` if it ended because another process has its port.
-    fn becomes_ready(&mut self, begun: Instant, port: u16) -> anyhow::Result<bool> {
+    fn becomes_ready(&mut self, started: Instant, port: u16) -> anyhow::Result<bool> {
         let ready = format!("{}{}", self.url, self.kind.ready_path());
         let agent: Agent = Agent::config_builder().proxy(None).timeout_global(Some(START)).build().new_agent();
         loop {
@@ -122,7 +122,7 @@ impl ServerProcess {
             if is_ready {
                 return Ok(true);
             }
-            if begun.elapsed() > START {
+            if started.elapsed() > START {
                 return Err(self.not_ready());
             }
             thread::sleep(PAUSE);
@@ -134,7 +134,7 @@ impl ServerProcess {
         anyhow::anyhow!("{} was not ready within {seconds} s: run {} to see why", self.kind.name(), self.command)
     }
 
-    /// Checks that the server still runs, so that no other one was measured in its place.
+    /// Checks that the server still runs, so no other one was measured in its place.
     ///
     /// # Errors
     /// If it has ended.

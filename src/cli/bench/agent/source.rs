@@ -63,7 +63,7 @@ pub(super) struct ServerSession {
     /// Number of leading tokens that the server has computed for this session.
     known: usize,
     /// Time of its beginning. `None` after its first sampled token.
-    began: Option<Instant>,
+    started: Option<Instant>,
     schedule: Arc<TurnSchedule>,
     question: Arc<str>,
     /// Number of turns that have begun.
@@ -111,8 +111,8 @@ impl ScheduledSource {
 impl ServerSession {
     /// Records the time of the first sampled token, if this is it.
     pub(super) fn mark_first_token(&mut self) {
-        if let Some(began) = self.began.take() {
-            self.shared.count(|tally| tally.first_token.push(began.elapsed().as_secs_f64()));
+        if let Some(started) = self.started.take() {
+            self.shared.count(|tally| tally.first_token.push(started.elapsed().as_secs_f64()));
         }
     }
 
@@ -141,7 +141,7 @@ impl SessionSource for ScheduledSource {
             name: format!("bench-{number}"),
             tokens: Vec::new(),
             known: 0,
-            began: Some(Instant::now()),
+            started: Some(Instant::now()),
             schedule: Arc::clone(&self.schedule),
             question: Arc::clone(&self.question),
             turns: 0,

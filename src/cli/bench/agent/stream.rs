@@ -72,7 +72,7 @@ impl TokenClient {
         }
         let mut stream = BufReader::new(response.into_body().into_reader());
         let mut line = Vec::new();
-        // Read to its end, so that the connection can be used again.
+        // Read to its end, so the connection can be used again.
         while read_line(&mut stream, &mut line)? > 0 {
             let text = std::str::from_utf8(&line).context("the stream is not valid UTF-8")?;
             // An error of llama-server has a field of its own.

@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// A small decoder with an untied output projection, so that the next token is uncertain, and two adapters.
+    /// A small decoder with an untied output projection, so the next token is uncertain, and two adapters.
     struct AdapterFixture {
         weights: Weights,
         team: Arc<Team>,

@@ -23,7 +23,7 @@ impl<'a> TextSide<'a> {
     }
 }
 
-/// Decodes greedily on `reference` and feeds the same tokens to `other`, so that every position is comparable. `bound`
+/// Decodes greedily on `reference` and feeds the same tokens to `other`, so every position is comparable. `bound`
 /// limits the mean difference of log-probabilities.
 pub(crate) fn compare_greedy<'a>(
     what: &str,

@@ -5,7 +5,7 @@ use waymark_models::gradient::{Learner, ScoredModel, Tune};
 use super::{BranchKey, BranchStates};
 use crate::TrainError;
 use crate::dpo::DpoTraining;
-use crate::grpo::under;
+use crate::logprobs::with_values;
 use crate::pack::{TrainingSequence, pack, passes};
 use crate::rollout::Rollout;
 use crate::sample::Sample;
@@ -21,7 +21,7 @@ impl DpoTraining<'_> {
         let tokens = self.settings.pack_tokens;
         // Without an adapter to leave out, the frozen encoder is the model with the run's initial values.
         if *learner.tune() == Tune::Full {
-            return under(learner, self.initial, |learner| {
+            return with_values(learner, self.initial, |learner| {
                 encode(learner, branches, batch, tokens, ScoredModel::Adapted)
             });
         }

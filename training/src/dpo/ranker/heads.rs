@@ -35,7 +35,7 @@ impl<'a> LinearHeads<'a> {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn write(&self, path: &Path, (kind, id): (&str, &str)) -> Result<(), RunError> {
+    pub(super) fn write(&self, path: &Path, kind: &str, id: &str) -> Result<(), RunError> {
         let refuse = |error: safetensors::SafeTensorError| RunError::Checkpoint {
             path: path.to_owned(),
             reason: error.to_string(),
@@ -72,7 +72,7 @@ mod tests {
     fn the_file_identifies_the_encoder() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("ranker.safetensors");
-        LinearHeads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3).write(&path, ("base_id", "the base")).unwrap();
+        LinearHeads::new(&[1.0, 0.0, 2.0, 0.5, -1.0, 0.0], 3).write(&path, "base_id", "the base").unwrap();
         let bytes = std::fs::read(&path).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         assert_eq!(tensors.tensor("heads").unwrap().shape(), [2, 3]);

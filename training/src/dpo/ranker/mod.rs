@@ -143,14 +143,14 @@ impl DpoTraining<'_> {
     }
 }
 
-/// Writes the ranker of a run, if there is one, to a file for later inspection; no server reads it. `read` identifies
-/// the encoder: the kind of ID and the ID.
+/// Writes the ranker of a run, if there is one, to a file for later inspection; no server reads it. `kind` and `id`
+/// identify the encoder: the kind of ID and the ID.
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn write_ranker(ledger: &RunLedger, learner: &Learner, read: (&str, &str)) -> Result<(), TrainError> {
+pub fn write_ranker(ledger: &RunLedger, learner: &Learner, kind: &str, id: &str) -> Result<(), TrainError> {
     if let Some(ranker) = ledger.ranker() {
-        LinearHeads::new(&ranker.values, learner.config().hidden).write(&ledger.folder().ranker(), read)?;
+        LinearHeads::new(&ranker.values, learner.config().hidden).write(&ledger.folder().ranker(), kind, id)?;
     }
     Ok(())
 }

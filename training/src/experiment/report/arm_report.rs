@@ -29,7 +29,7 @@ pub struct SetScores {
     pub failed: usize,
     /// Scores by metric.
     pub scores: BTreeMap<Metric, Score>,
-    /// Searches per question by mode: passage, graph, hybrid, triples, kag, hypergraph.
+    /// Searches per question by mode: passage, graph, hybrid, triples, kag, hypergraph. Failed episodes are left out.
     pub modes: [f64; 6],
     /// Scores by kind of question, over all seeds, with errors of questions and of seeds together.
     pub kinds: Vec<KindSummary>,
@@ -72,15 +72,16 @@ impl SetScores {
     fn of(set: &str, results: &ArmResults) -> SetScores {
         let rows: Vec<&EpisodeRow> = results.rows(set).collect();
         let seeds = results.seeds.len().max(1);
+        let ran: Vec<&EpisodeRow> = rows.iter().copied().filter(|row| row.error.is_none()).collect();
         let per = |count: fn(&EpisodeRow) -> usize| {
-            rows.iter().map(|row| count(row)).sum::<usize>() as f64 / rows.len().max(1) as f64
+            ran.iter().map(|row| count(row)).sum::<usize>() as f64 / ran.len().max(1) as f64
         };
         let scores =
             Metric::SHOWN.into_iter().filter_map(|metric| Some((metric, Score::of(&results.values(set, metric))?)));
         SetScores {
             set: set.to_owned(),
             questions: rows.len() / seeds,
-            failed: rows.iter().filter(|row| row.error.is_some()).count(),
+            failed: rows.len() - ran.len(),
             scores: scores.collect(),
             modes: [
                 per(|row| row.searches.passage),
@@ -172,6 +173,8 @@ fn variance(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use waymark_runtime::evaluate::SearchCounts;
+
     use super::*;
 
     #[test]
@@ -182,6 +185,17 @@ mod tests {
         let seeds = Score::of(&[vec![0.0; 4], vec![1.0; 4]]).unwrap();
         assert!((seeds.error - 0.5).abs() < 1e-12, "the seeds differ by one: {seeds:?}");
         assert_eq!(Score::of(&[vec![]]), None);
+    }
+
+    #[test]
+    fn failed_episodes_are_left_out_of_the_searches() {
+        let searches = SearchCounts { graph: 2, ..SearchCounts::default() };
+        let ran = EpisodeRow { searches, ..EpisodeRow::default() };
+        let failed = EpisodeRow { error: Some("too long".to_owned()), ..EpisodeRow::default() };
+        let seeds = vec![(None, BTreeMap::from([("words".to_owned(), vec![ran, failed])]))];
+        let scores = SetScores::of("words", &ArmResults { name: "arm".to_owned(), seeds });
+        assert_eq!((scores.questions, scores.failed), (2, 1));
+        assert_eq!(scores.modes, [0.0, 2.0, 0.0, 0.0, 0.0, 0.0]);
     }
 
     /// Otherwise the errors would shrink with the number of seeds, whose questions are the same.

@@ -4,8 +4,8 @@ use waymark_engine::Origin;
 
 use super::*;
 use crate::sample::Sample;
+use crate::sample_lines;
 use crate::sft::VALIDATION;
-use crate::store;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reward_rises_and_rollouts_agree_with_the_learner() {
@@ -39,7 +39,7 @@ async fn the_reward_rises_and_rollouts_agree_with_the_learner() {
         best.is_some_and(|(step, merit)| step == wanted.0 && (merit - wanted.1).abs() < 1e-12),
         "{best:?} {merits:?}"
     );
-    let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+    let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
     assert_eq!(samples.len(), 12 * 24);
     let group: Vec<f64> = samples[..6].iter().map(|sample| sample.advantage.unwrap()).collect();
     assert!(
@@ -69,7 +69,7 @@ async fn all_weights_train_and_the_engine_uses_them_at_once() {
     let kl = numbers(&dir, "kl");
     assert!(kl.iter().all(|&kl| kl >= 0.0) && mean(&kl[9..]) > 1e-2, "{kl:?}");
     let first = tiny::whole(&weights);
-    let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+    let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
     let masked: Vec<MaskedSequence> = samples[11 * 24..].iter().map(MaskedSequence::new).collect();
     let sequences: Vec<_> = masked.iter().map(MaskedSequence::sequence).collect();
     let stale = logprobs(&mut tiny::whole(&weights), &sequences, 1000, ScoredModel::Adapted).unwrap();
@@ -110,10 +110,22 @@ async fn interrupted(weights: &Weights, dir: &Path, learner: fn(&Weights) -> Lea
         assert_eq!(numbers(&parts, name), numbers(&whole, name), "{name}");
     }
     let tokens = |dir: &Path| -> Vec<_> {
-        let samples = store::read(&dir.join("samples.jsonl")).unwrap();
+        let samples = sample_lines::read(&dir.join("samples.jsonl")).unwrap();
         samples.into_iter().map(|sample| (sample.id, sample.tokens)).collect()
     };
     assert_eq!(tokens(&parts), tokens(&whole));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_divergence_is_reported_only_if_it_has_a_weight() {
+    let temp = tempfile::tempdir().unwrap();
+    let weights = tiny::weights(temp.path(), 259);
+    for (kl, count) in [(0.0, 0), (0.1, 1)] {
+        let dir = temp.path().join(format!("kl-{kl}"));
+        let loss = PolicyLossTerms { kl, ..PolicyLossTerms::default() };
+        run(&weights, &dir, &Grpo { loss, ..settings() }, |row| row.step == 1).await;
+        assert_eq!((numbers(&dir, "kl").len(), numbers(&dir, "policy_loss").len()), (count, 1), "{kl}");
+    }
 }
 
 /// Without divergence and entropy, skipping flat groups does not change the gradient.
@@ -143,7 +155,7 @@ fn flat_groups_carry_no_policy_gradient() {
         };
         let trajectories: Vec<_> = (0..12).map(trajectory).collect();
         let mut optimizer = AdamW::new(Optimizer::default(), learner.values().len());
-        update(&mut learner, &mut optimizer, &trajectories, &settings, (1e-3, 0.0)).unwrap();
+        update(&mut learner, &mut optimizer, &trajectories, &settings, 1e-3, 0.0).unwrap();
         optimizer.moments().0.to_vec()
     };
     let all = gradients(false);
@@ -184,9 +196,10 @@ async fn separate_stages_continue_rate_and_questions() {
             training.questions(step).into_iter().map(|(_, question)| question.question.clone()).collect()
         };
         assert_eq!(asked(&second, step), asked(&all, 6 + step));
-        assert_eq!((all.goal(6 + step).0.phase.as_str(), all.goal(6 + step).1), ("grpo2", 6));
-        assert_eq!((second.goal(step).0.phase.as_str(), second.goal(step).1), ("grpo2", 0));
+        let at = |stage: StageAt<'_>| (stage.goal.phase.clone(), stage.before);
+        assert_eq!(at(all.stage(6 + step)), ("grpo2".to_owned(), 6));
+        assert_eq!(at(second.stage(step)), ("grpo2".to_owned(), 0));
     }
     assert!(all.rate(12) > 0.0 && all.rate(12) < second.rate(1));
-    assert_eq!(all.goal(0).0.phase, "grpo1");
+    assert_eq!(all.stage(0).goal.phase, "grpo1");
 }

@@ -11,7 +11,7 @@ use waymark_index::{Evidence, GraphInfo, Manifest, Mode};
 use super::*;
 use crate::recipe::GrpoStage;
 use crate::reward::{Efficiency, Reward, RewardChoice};
-use crate::rollout::{RolloutPlan, rollouts};
+use crate::rollout::{RolloutSettings, rollouts};
 use crate::sample::{RewardValue, Sample};
 
 /// Search without results.
@@ -69,8 +69,9 @@ async fn log_probabilities_agree_after_observations_too() {
     let question = Question { question: "who?".into(), ..Question::default() };
     let settings = settings();
     let cost = Cost::default();
-    let plan = RolloutPlan { group: 3, step: 1, cost, ..RolloutPlan::new(&settings.sampling, 3, 2) };
-    let batch = rollouts(&policy, &[(&question_set, &question)], &plan).await.unwrap().rollouts;
+    let rollout_settings =
+        RolloutSettings { group: 3, step: 1, cost, ..RolloutSettings::new(&settings.sampling, 3, 2) };
+    let batch = rollouts(&policy, &[(&question_set, &question)], &rollout_settings).await.unwrap().rollouts;
     let masked: Vec<MaskedSequence> = batch.iter().map(|rollout| MaskedSequence::new(&rollout.sample)).collect();
     let sequences: Vec<_> = masked.iter().map(MaskedSequence::sequence).collect();
     let own = logprobs(&mut tiny::learner(&weights), &sequences, 8192, ScoredModel::Adapted).unwrap();
@@ -112,13 +113,14 @@ async fn a_failed_rollout_is_repeated_and_a_second_failure_ends_the_step() {
     let question = Question { question: "who?".into(), ..Question::default() };
     let settings = settings();
     // Episodes run one at a time, so that the order of failures is known.
-    let plan = RolloutPlan { group: 2, step: 1, ..RolloutPlan::new(&settings.sampling, 1, 2) };
+    let rollout_settings = RolloutSettings { group: 2, step: 1, ..RolloutSettings::new(&settings.sampling, 1, 2) };
     let play = async |late: usize| {
         let mut runtime = runtime.clone();
         runtime.searcher = Some(Arc::new(Late(AtomicUsize::new(late))));
-        rollouts(&policy, &[(&question_set(runtime), &question)], &plan).await
+        rollouts(&policy, &[(&question_set(runtime), &question)], &rollout_settings).await
     };
-    let tokens = |batch: &RolloutBatch| batch.rollouts.iter().map(|one| one.sample.tokens.clone()).collect::<Vec<_>>();
+    let tokens =
+        |batch: &SampledRollouts| batch.rollouts.iter().map(|one| one.sample.tokens.clone()).collect::<Vec<_>>();
     let wanted = play(0).await.unwrap();
     let again = play(1).await.unwrap();
     assert_eq!((wanted.failed, again.failed), (0, 1));
@@ -151,8 +153,9 @@ async fn a_search_has_one_price_everywhere() {
     };
     let goal = stage(RewardChoice::Efficiency(Efficiency::default()));
     let settings = settings();
-    let plan = RolloutPlan { group: 2, step: 1, cost: goal.cost, ..RolloutPlan::new(&settings.sampling, 2, 2) };
-    let batch = rollouts(&policy.unwrap(), &[(&small, &question), (&large, &question)], &plan).await;
+    let rollout_settings =
+        RolloutSettings { group: 2, step: 1, cost: goal.cost, ..RolloutSettings::new(&settings.sampling, 2, 2) };
+    let batch = rollouts(&policy.unwrap(), &[(&small, &question), (&large, &question)], &rollout_settings).await;
     let mut batch = batch.unwrap().rollouts;
     for (rollout, question_set) in batch.iter_mut().zip([&small, &small, &large, &large]) {
         let searched = PricedSearch { mode: Mode::Graph, passages: 3, seconds: 9.0, cached: false };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::recipe::TeacherSettings;
 use crate::reward::Reward;
-use crate::rollout::{RolloutPlan, rollouts};
+use crate::rollout::{RolloutSettings, rollouts};
 use crate::sample::{RewardValue, Sample};
 
 /// Reward that is the same for all trajectories.
@@ -131,9 +131,11 @@ async fn a_trajectory_too_long_for_the_teacher_is_not_taught() {
     let short = question("a passage".into());
     let long = question("a long one ".repeat(400));
     let question_sets = [question_set(runtime.clone())];
-    let plan = RolloutPlan { group: 2, step: 1, ..RolloutPlan::new(&settings.sampling, 4, 2) };
-    let batch =
-        rollouts(&policy, &[(&question_sets[0], &short), (&question_sets[0], &long)], &plan).await.unwrap().rollouts;
+    let rollout_settings = RolloutSettings { group: 2, step: 1, ..RolloutSettings::new(&settings.sampling, 4, 2) };
+    let batch = rollouts(&policy, &[(&question_sets[0], &short), (&question_sets[0], &long)], &rollout_settings)
+        .await
+        .unwrap()
+        .rollouts;
     let mut learner = tiny::learner(&weights);
     let reference = learner.values().to_vec();
     let training = GrpoTraining {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use waymark_agent::Action;
 use waymark_agent::metric::{exact_match, f1};
 
+use super::extract::closed_answer;
 use super::{Reward, RewardContext, TextSimilarity};
 use crate::sample::{RewardValue, Sample, TurnAction};
 
@@ -27,8 +28,8 @@ const LATE: f64 = 0.3;
 ///
 /// Queries are compared with the embedder of the index, which must be all-MiniLM-L6-v2 to match the paper's `r_dup`
 /// and `r_act`. In the paper, a language model judges whether a refusal is correct (§3.2: ChatGPT-4o, on the evidence
-/// so far). Here evidence is sufficient once every supporting passage was found by a search that was not withdrawn. A
-/// forced answer after the last step earns nothing.
+/// so far). Here evidence is sufficient once every supporting passage was found by a search that was not withdrawn. An
+/// answer that is not closed, or forced after the last step, earns nothing.
 ///
 /// If the supporting passages of a question are not known, the rewards of searches and refusals are 0. If they are
 /// known only in part, a search that finds one of them is rewarded; other searches and all refusals get 0, because
@@ -112,8 +113,9 @@ impl EvoRagReward {
             }
             rewards.push(own);
         }
-        // κ rewards the answer in the last step only.
-        if let (Some(last), Some(answer)) = (rewards.last_mut(), sample.own_answer()) {
+        // κ rewards the answer in the last step only. Without one, tags of an answer may stand in a query.
+        let answer = closed_answer(sample).filter(|_| sample.answer.is_some());
+        if let (Some(last), Some(answer)) = (rewards.last_mut(), answer) {
             let em = f64::from(u8::from(exact_match(answer, &sample.golds)));
             last.answer = 0.5 * (em + f1(answer, &sample.golds));
         }

@@ -140,6 +140,16 @@ fn totals_weight_each_step() {
 }
 
 #[test]
+fn only_a_closed_answer_earns_a_reward() {
+    let answer = Action::Answer { text: "red house".to_owned() };
+    let own = sample(&[(search("one two"), &["a"]), (answer, &[])], Some("red house"));
+    for (text, worth) in [("<answer> red house </answer>", 1.0), ("<answer> red house", 0.0)] {
+        let sample = Sample { protocol: "evo-rag".to_owned(), text: text.to_owned(), ..own.clone() };
+        assert_eq!(EvoRagReward::default().score(&[sample])[0].parts["answer"], worth, "{text}");
+    }
+}
+
+#[test]
 fn fixed_schedules_keep_the_initial_weights() {
     let turns: Vec<Turn<'_>> = vec![(Action::Invalid, &[]); 20];
     let sample = [sample(&turns, None)];

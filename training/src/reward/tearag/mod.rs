@@ -167,7 +167,7 @@ fn steps(sample: &Sample) -> Vec<PathStep<'_>> {
 /// Returns `true` if a step has key entities and its query contains all of them (eq. 7, a covering match). Words are
 /// compared whole and punctuation counts as space, so "Rome's" names Rome, but "Tirana" does not name Iran.
 fn names(step: &PathStep<'_>) -> bool {
-    let padded = |text: &str| format!(" {} ", r1_searcher::normalize(text));
+    let padded = |text: &str| format!(" {} ", r1_searcher::spaced(text));
     // Padding with spaces makes `contains` match whole words only.
     let query = padded(step.query);
     let covers = |entity: &String| is_name(entity) && query.contains(&padded(entity));
@@ -176,7 +176,7 @@ fn names(step: &PathStep<'_>) -> bool {
 
 /// Returns `true` if the normalized form of a key entity is not empty.
 fn is_name(entity: &str) -> bool {
-    !r1_searcher::normalize(entity).is_empty()
+    !r1_searcher::spaced(entity).is_empty()
 }
 
 /// Returns `true` if a path has the format of §4.2: numbered steps of key entities, subquery, evidence and summary,

@@ -181,6 +181,7 @@ fn names_match_whole_words() {
         (&["Rome"][..], "Who was Rome's first king?", true),
         (&["The Beatles"], "Who founded the Beatles?", true),
         (&["U.S.", "Rome"], "What has Rome in the U.S.?", true),
+        (&["True"], "Who wrote the song True?", true),
         (&["Rome", "Italy"], "Where is Rome?", false),
         (&["Iran"], "What is the population of Tirana?", false),
         (&["-"], "Where is Rome?", false),

@@ -28,7 +28,7 @@ fn constrained_rows_sample_the_tokens_of_the_cpu_sampler() {
         (SamplingParams::greedy(), Some(one)),
     ];
     let mut samplers = cases.clone().map(|(params, _)| (Sampler::new(params.clone()), Sampler::new(params)));
-    // The same tokens in every row, so that the first row has the logits of the others before their adjustment.
+    // The same tokens in every row, so the first row has the logits of the others before their adjustment.
     let rows = [0; 5].map(|_| pair.begin(1, None));
     let mut histories = [const { Vec::new() }; 4];
     for round in 0..6 {

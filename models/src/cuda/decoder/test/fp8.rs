@@ -51,7 +51,7 @@ fn serve(mut pair: DecoderPair, weights: &Weights, few: Range<f64>, many: Range<
 
 #[test]
 fn weights_in_fp8_are_multiplied_as_they_are() {
-    // The checkpoint's weights are exact in the format, so that only activations are rounded.
+    // The checkpoint's weights are exact in the format, so only activations are rounded.
     let weights = toy::open_fp8(&qwen2());
     let Some(emulator) = Emulator::new(weights.config().head_dim, 11) else { return };
     serve(DecoderPair::on(emulator.without_fp8(), &weights, WeightFormat::Fp8), &weights, 0.0..BF16, 0.0..BF16);

@@ -82,7 +82,7 @@ impl<D: Driver> DecoderPair<D> {
         let runner = StepRunner::load(driver, source, format, LIMITS, MULTIPROCESSORS, BLOCKS).unwrap();
         let writer = StepWriter::new(config, LIMITS, BLOCKS);
         let decoder = Decoder::load(weights, Arc::new(Team::new(2))).unwrap();
-        // 17 and 39 are coprime, so that blocks are assigned in a scrambled order.
+        // 17 and 39 are coprime, so blocks are assigned in a scrambled order.
         let free = (0..BLOCKS as u32 - 1).map(|block| 1 + block * 17 % (BLOCKS as u32 - 1)).collect();
         let pair = Self {
             upload: vec![0; writer.layout().bytes.div_ceil(size_of::<u64>())],
@@ -99,7 +99,7 @@ impl<D: Driver> DecoderPair<D> {
         pair
     }
 
-    /// Limits the number of weights that are dequantized at a time, so that matrices are multiplied in parts.
+    /// Limits the number of weights that are dequantized at a time, so matrices are multiplied in parts.
     pub(super) fn dequantize_at_most(&mut self, weights: usize) {
         let dequantized = &mut self.runner.buffers.dequantized;
         *dequantized = dequantized.part(0, weights);

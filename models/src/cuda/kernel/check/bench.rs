@@ -21,7 +21,7 @@ pub(super) struct CheckBench<'a> {
 }
 
 impl<'a> CheckBench<'a> {
-    /// Creates a bench that appends to `findings` immediately, so that they survive an error of a later check.
+    /// Creates a bench that appends to `findings` immediately, so they survive an error of a later check.
     pub(super) fn new(device: &'a dyn CheckDevice, seed: u64, findings: &'a mut Vec<KernelFinding>) -> Self {
         Self { device: SynchronousDevice::new(device), random: CheckRng(seed), findings, spilled: Cell::new(false) }
     }

@@ -37,7 +37,7 @@ pub(super) fn check(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     overflow(bench)
 }
 
-/// Checks a row whose cut lies beyond the list of candidates, so that the whole vocabulary is searched, within a mask and
+/// Checks a row whose cut lies beyond the list of candidates, so the whole vocabulary is searched, within a mask and
 /// with many listed tokens and ties.
 fn searched(bench: &mut CheckBench<'_>) -> Result<(), CheckError> {
     let vocab = 20_011;

@@ -30,7 +30,7 @@ impl CheckMatrix {
         }
         let mut bytes = vec![0; halves.len()];
         let both = halves.chunks_exact(inner).zip(bytes.chunks_exact_mut(inner));
-        // Random numbers are finite, so that every row has a scale.
+        // Random numbers are finite, so every row has a scale.
         let scales: Vec<f32> = both.filter_map(|(row, bytes)| fp8::quantize_row(row, bytes)).collect();
         let value = |i: usize| f64::from(fp8::decode(bytes[i / inner * inner + fp8::byte_of(i % inner)]));
         let values = (0..bytes.len()).map(|i| value(i) * f64::from(scales[i / inner])).collect();

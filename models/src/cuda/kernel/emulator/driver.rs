@@ -79,7 +79,7 @@ impl Driver for Emulator {
     /// Allocates memory filled with NaN.
     fn allocate(&self, bytes: usize) -> Result<Self::Region, CudaError> {
         self.store.afford(bytes)?;
-        // NaN, so that a kernel that reads uninitialized memory spoils its result.
+        // NaN, so a kernel that reads uninitialized memory spoils its result.
         Ok(self.store.take(CheckDevice::upload(self, &vec![0xff; bytes]).unwrap(), bytes))
     }
 

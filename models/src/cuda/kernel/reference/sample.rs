@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::sampler::{SampleError, Sampler, SamplingParams};
 
-    /// Logits with small differences, so that many tokens are kept, some of them tied.
+    /// Logits with small differences, so many tokens are kept, some of them tied.
     fn logits(vocab: usize, seed: usize) -> Vec<f32> {
         (0..vocab).map(|id| ((id * 7919 + seed * 104_729) % 613) as f32 * 0.02).collect()
     }

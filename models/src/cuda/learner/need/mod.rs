@@ -124,7 +124,7 @@ impl TrainingMemory {
         let shorter = largest(shortest..tokens, |tokens| fits(tokens, engine));
         let smaller = cache(tokens);
         let both = if shorter.or(smaller).is_none() { cache(shortest) } else { None };
-        // Not even a pass over the longest sequence fits beside the smallest cache.
+        // Not even a pass over the longest sequence fits together with the smallest cache.
         let hopeless = shorter.or(smaller).or(both).is_none();
         let longest = if hopeless { largest(1..shortest, |tokens| fits(tokens, smallest_engine)) } else { None };
         Err(Box::new(LearningShortage {

@@ -16,7 +16,7 @@ pub struct LearningShortage {
     pub(super) tokens: Option<usize>,
     pub(super) blocks: Option<usize>,
     pub(super) both: Option<(usize, usize)>,
-    /// Number of tokens of a sequence that would fit, if a pass over the longest one does not fit beside the smallest
+    /// Number of tokens of a sequence that would fit, if a pass over the longest one does not fit with the smallest
     /// cache.
     pub(super) longest: Option<usize>,
     /// If `true`, training fits without an engine on the same GPU.

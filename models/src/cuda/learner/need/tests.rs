@@ -58,7 +58,7 @@ fn what_is_planned_is_what_is_taken_and_passes_take_no_more() {
         let mut learner = learner(emulator, &toy::open(&config), &tune, Some(tokens)).unwrap();
         assert_eq!((store.held(), learner.values().len()), (planned.learner(), planned.values));
         assert_eq!(learner.bytes(tokens), planned.learner());
-        // A single sequence, the maximum number of sequences, and a long one beside short ones.
+        // A single sequence, the maximum number of sequences, and a long one among short ones.
         let blocks = tokens / BLOCK;
         let long: Vec<usize> = [vec![blocks / 2 * BLOCK], vec![2; blocks - blocks / 2]].concat();
         for lengths in [vec![blocks * BLOCK], vec![2; blocks], vec![BLOCK - 1; blocks], long] {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::Architecture;
 use crate::ModelError;
-use crate::architecture::Architecture;
 use crate::kernel::attention::{HeadLayout, ScoreRule};
 
 /// Shape of a decoder and the description of its computation.
@@ -100,7 +100,7 @@ const MAX_COUNT: usize = 1 << 12;
 pub(crate) const MIN_ROPE_FACTOR: f32 = 1e-3;
 
 impl DecoderConfig {
-    /// Checks that the numbers are consistent, so that later code can rely on them.
+    /// Checks that the numbers are consistent, so later code can rely on them.
     ///
     /// # Errors
     /// [`ModelError::Input`] naming the first number that is invalid.

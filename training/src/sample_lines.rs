@@ -11,7 +11,7 @@ use crate::sample::Sample;
 
 /// Error returned when samples cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum SampleLinesError {
     /// An I/O operation failed.
     #[error("{}: {source}", path.display())]
     Io {
@@ -50,9 +50,9 @@ impl SampleReader {
     /// Opens a file of samples.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn open(path: &Path) -> Result<SampleReader, StoreError> {
-        let file = File::open(path).map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
+    /// [`SampleLinesError::Io`].
+    pub fn open(path: &Path) -> Result<SampleReader, SampleLinesError> {
+        let file = File::open(path).map_err(|source| SampleLinesError::Io { path: path.to_owned(), source })?;
         Ok(SampleReader { path: path.to_owned(), lines: BufReader::new(file), line: 0 })
     }
 
@@ -63,13 +63,13 @@ impl SampleReader {
 }
 
 impl Iterator for SampleReader {
-    type Item = Result<Sample, StoreError>;
+    type Item = Result<Sample, SampleLinesError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let mut text = Vec::new();
             match self.lines.read_until(b'\n', &mut text) {
-                Err(source) => return Some(Err(StoreError::Io { path: self.path.clone(), source })),
+                Err(source) => return Some(Err(SampleLinesError::Io { path: self.path.clone(), source })),
                 Ok(0) => return None,
                 Ok(_) => self.line += 1,
             }
@@ -82,7 +82,7 @@ impl Iterator for SampleReader {
                 // error.
                 Err(error) if error.torn && text.last() != Some(&b'\n') => None,
                 Err(LineError { reason, .. }) => {
-                    Some(Err(StoreError::Line { path: self.path.clone(), line: self.line, reason }))
+                    Some(Err(SampleLinesError::Line { path: self.path.clone(), line: self.line, reason }))
                 }
             };
         }
@@ -105,8 +105,8 @@ fn parse(line: &[u8]) -> Result<Sample, LineError> {
 /// Reads all samples of a file.
 ///
 /// # Errors
-/// [`StoreError`] if the file cannot be read or a finished line is not a sample.
-pub fn read(path: &Path) -> Result<Vec<Sample>, StoreError> {
+/// [`SampleLinesError`] if the file cannot be read or a finished line is not a sample.
+pub fn read(path: &Path) -> Result<Vec<Sample>, SampleLinesError> {
     SampleReader::open(path)?.collect()
 }
 
@@ -122,9 +122,9 @@ impl SampleWriter {
     /// sample, and adds the line break that a last sample lacks.
     ///
     /// # Errors
-    /// [`StoreError::Io`], or [`StoreError::Foreign`] for a non-empty file that does not end with samples; such a file
-    /// is not modified.
-    pub fn open(path: &Path) -> Result<SampleWriter, StoreError> {
+    /// [`SampleLinesError::Io`], or [`SampleLinesError::Foreign`] for a non-empty file that does not end with samples;
+    /// such a file is not modified.
+    pub fn open(path: &Path) -> Result<SampleWriter, SampleLinesError> {
         let open = || {
             let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
             let end = end(&mut file)?;
@@ -137,9 +137,9 @@ impl SampleWriter {
             }
             Ok((file, end))
         };
-        let (file, end) = open().map_err(|source| StoreError::Io { path: path.to_owned(), source })?;
+        let (file, end) = open().map_err(|source| SampleLinesError::Io { path: path.to_owned(), source })?;
         if end == FileEnd::Foreign {
-            return Err(StoreError::Foreign { path: path.to_owned() });
+            return Err(SampleLinesError::Foreign { path: path.to_owned() });
         }
         Ok(SampleWriter { path: path.to_owned(), file })
     }
@@ -148,9 +148,9 @@ impl SampleWriter {
     /// machine.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn append(&mut self, sample: &Sample) -> Result<(), StoreError> {
-        let fail = |source| StoreError::Io { path: self.path.clone(), source };
+    /// [`SampleLinesError::Io`].
+    pub fn append(&mut self, sample: &Sample) -> Result<(), SampleLinesError> {
+        let fail = |source| SampleLinesError::Io { path: self.path.clone(), source };
         let mut line = serde_json::to_vec(sample).map_err(|error| fail(error.into()))?;
         // One write for the line with its break, so that a kill tears at most the last line.
         line.push(b'\n');
@@ -160,9 +160,9 @@ impl SampleWriter {
     /// Waits until all samples are on disk.
     ///
     /// # Errors
-    /// [`StoreError::Io`].
-    pub fn sync(&self) -> Result<(), StoreError> {
-        self.file.sync_data().map_err(|source| StoreError::Io { path: self.path.clone(), source })
+    /// [`SampleLinesError::Io`].
+    pub fn sync(&self) -> Result<(), SampleLinesError> {
+        self.file.sync_data().map_err(|source| SampleLinesError::Io { path: self.path.clone(), source })
     }
 }
 

@@ -40,11 +40,11 @@ pub fn logprobs_under(
     sequences: &[TrainingSequence<'_>],
     pack_tokens: usize,
 ) -> Result<Logprobs, TrainError> {
-    under(learner, values, |learner| logprobs(learner, sequences, pack_tokens, ScoredModel::Adapted))
+    with_values(learner, values, |learner| logprobs(learner, sequences, pack_tokens, ScoredModel::Adapted))
 }
 
-/// Calls `ask` on the learner with `values` in place of its own, which are restored afterwards.
-pub(crate) fn under<T>(
+/// Calls `ask` on the learner with `values` in place of the learner's own, which are restored afterwards.
+pub(crate) fn with_values<T>(
     learner: &mut Learner,
     values: &[f32],
     ask: impl FnOnce(&mut Learner) -> Result<T, TrainError>,

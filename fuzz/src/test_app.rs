@@ -34,7 +34,7 @@ pub(super) const CHATML: &str = "{% for message in messages %}<|im_start|>{{ mes
 const CONTEXT: usize = 4096;
 
 /// A server without a socket.
-pub(super) struct House {
+pub(super) struct TestApp {
     router: Router,
     runtime: tokio::runtime::Runtime,
     /// Key of all requests. The server asks for one only if it keeps keys.
@@ -51,16 +51,16 @@ pub(super) struct Answer {
     pub(super) body: Vec<u8>,
 }
 
-impl House {
+impl TestApp {
     /// Creates a server whose policies write `lines` and whose searches find `passage`.
-    pub(super) fn new(lines: &Lines, passage: &str) -> House {
-        House::build(lines, Arc::new(Shelf(passage.to_owned())), None, |state| state)
+    pub(super) fn new(lines: &Lines, passage: &str) -> TestApp {
+        TestApp::build(lines, Arc::new(OnePassage(passage.to_owned())), None, |state| state)
     }
 
     /// Creates a server whose policies write `lines`, with all that a server may have: an index that can be searched
     /// and changed, its embedder, a reranker, a folder from which the policy `one` can be loaded, vector stores, and a
     /// state with keys.
-    pub(super) fn whole(lines: &Lines) -> House {
+    pub(super) fn whole(lines: &Lines) -> TestApp {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let root = folder.path().canonicalize().expect("it is there");
         let (documents, policies) = (root.join("index"), root.join("policies"));
@@ -73,7 +73,7 @@ impl House {
         let one = policies.join("one");
         fs::create_dir_all(&one).expect("a folder");
         fs::write(one.join("policy.toml"), "name = \"one\"\nprotocol = \"plain\"\n").expect("room for a small file");
-        let mut house = House::build(lines, Arc::new(searcher), Some(root.join("state")), |state| {
+        let mut app = TestApp::build(lines, Arc::new(searcher), Some(root.join("state")), |state| {
             let state = state.with_library(Library::new(live, commits)).with_index_name("fuzz");
             let state =
                 state.with_embedder("letters", Arc::new(Words)).with_reranker("words", Arc::new(Reranking::Mock));
@@ -81,8 +81,8 @@ impl House {
             let stores = VectorStores::open(&root.join("stores"), limits, Arc::new(WordIndexes)).expect("a folder");
             state.with_store(PolicyStore::new(policies)).with_vector_stores(stores)
         });
-        house._folder = Some(folder);
-        house
+        app._folder = Some(folder);
+        app
     }
 
     fn build(
@@ -90,7 +90,7 @@ impl House {
         searcher: Arc<dyn Search>,
         records: Option<PathBuf>,
         furnish: impl FnOnce(AppState) -> AppState,
-    ) -> House {
+    ) -> TestApp {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let tokenizer = Arc::new(Tokenizer::bytes());
         let backend = MockBackend::script(&tokenizer, lines).expect("bytes spell everything");
@@ -109,7 +109,7 @@ impl House {
         };
         let state = furnish(state);
         let router = runtime.block_on(async { router(state) });
-        House { router, runtime, secret, _folder: None }
+        TestApp { router, runtime, secret, _folder: None }
     }
 
     /// Sends JSON and reads the answer to its end; `None` where `target` is no URI.
@@ -185,9 +185,9 @@ impl TextEmbedder for Words {
 
 /// Finds one passage for everything.
 #[derive(Debug)]
-struct Shelf(String);
+struct OnePassage(String);
 
-impl Search for Shelf {
+impl Search for OnePassage {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
         let passage = Passage { id: "p1".into(), title: "A title".into(), text: self.0.clone() };
         let hit = Hit { rank: 1, score: 0.5, passage, metadata: None, path: HitPath::default() };

@@ -22,7 +22,7 @@ const MAX_K: usize = 20;
 /// Queries, in the format of GraphRAG-R1's evaluation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct GraphR1Request {
+pub struct GraphRagR1Request {
     /// Queries; at least one.
     #[schema(min_items = 1)]
     pub query: Vec<String>,
@@ -31,11 +31,11 @@ pub struct GraphR1Request {
     pub retrieval_num: Option<usize>,
 }
 
-impl WireRequest for GraphR1Request {}
+impl WireRequest for GraphRagR1Request {}
 
 /// Results, in the order of the queries.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct GraphR1Response {
+pub struct GraphRagR1Response {
     /// One entry per query.
     pub result: Vec<DocsAndFacts>,
     /// Queries left out because of the size of the answer, if there are any; their results are empty.
@@ -55,15 +55,15 @@ pub struct DocsAndFacts {
 /// Finds passages and facts for a batch of queries, as GraphRAG-R1's server does.
 ///
 /// Uses the graph search of GraphRAG-R1's fork of HippoRAG 2, which starts from twenty facts, and returns all of them.
-#[utoipa::path(post, path = "/query", operation_id = "graphR1Query", tag = "trainers", request_body = GraphR1Request, responses(
-    (status = 200, description = "passages and facts per query", body = GraphR1Response),
+#[utoipa::path(post, path = "/query", operation_id = "graphRagR1Query", tag = "trainers", request_body = GraphRagR1Request, responses(
+    (status = 200, description = "passages and facts per query", body = GraphRagR1Response),
     Refusals,
     (status = 504, description = "a search took too long", body = ErrorBody),
 ))]
 pub(crate) async fn query(
     CallerState(state): CallerState,
     caller: Caller,
-    JsonBody(request): JsonBody<GraphR1Request>,
+    JsonBody(request): JsonBody<GraphRagR1Request>,
 ) -> Result<Response, ApiError> {
     state.searcher()?;
     if request.query.is_empty() {
@@ -71,7 +71,7 @@ pub(crate) async fn query(
     }
     let k = within("retrieval_num", request.retrieval_num, 1, MAX_K)?.unwrap_or(DEFAULT_K);
     batch::check("query", request.query.len(), k)?;
-    let graph = GraphOverrides::from(GraphVariant::GraphR1);
+    let graph = GraphOverrides::from(GraphVariant::GraphRagR1);
     let search = SearchOptions {
         mode: Some(Mode::Triples),
         k: Some(k),
