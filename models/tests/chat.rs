@@ -108,6 +108,16 @@ fn templates_know_the_date() {
     assert!(date.len() == 11 && date.as_bytes()[7..].starts_with(b"2"), "{date}");
 }
 
+/// Nested calls end before the stack of a thread does, which is 2 MiB where nothing else is set.
+#[test]
+fn calls_that_never_end_do_not_overflow_the_stack() {
+    let nested = "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) | trim | upper }}{% endif %}{% endmacro %}{{ f(99999) }}";
+    let render = || ChatTemplate::new(nested, "", "").unwrap().render(&[], true);
+    let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(render).unwrap();
+    let error = thread.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("recursion limit"), "{error}");
+}
+
 #[test]
 fn a_template_cannot_hang() {
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";

@@ -10,12 +10,17 @@ use crate::ModelError;
 /// Maximum number of steps per rendering: enough for thousands of messages, and few enough to stop an endless loop.
 const FUEL: u64 = 10_000_000;
 
+/// Maximum depth of nested blocks and macro calls, where a call counts four. The library's own limit of 500 can overflow
+/// the 2 MiB stack of a thread in a program without optimization.
+const MAX_DEPTH: usize = 250;
+
 pub(super) fn environment() -> Result<Environment<'static>, ModelError> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.map_err(|error| template_error(&error))?);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(MAX_DEPTH);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", tojson);
