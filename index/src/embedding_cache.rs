@@ -14,6 +14,8 @@ use crate::prompts::Prompts;
 
 /// Vectors by the hash of their text, from the published snapshot and from the journal.
 pub(crate) struct EmbeddingCache<'a> {
+    /// ID of the embedder, and the prompt put before the texts.
+    id: String,
     published: HashMap<TextHash, &'a [f32]>,
     journal: Option<Mutex<EmbeddingJournal>>,
 }
@@ -36,7 +38,13 @@ impl<'a> EmbeddingCache<'a> {
         // The same text has another vector after another prompt.
         let id = format!("{}{}", embed.id(), prompts.document);
         let open = || EmbeddingJournal::open(&dir.join(JOURNAL), &id, embed.dims()).map(Mutex::new);
-        Ok(EmbeddingCache { published: HashMap::new(), journal: journal.then(open).transpose()? })
+        let journal = journal.then(open).transpose()?;
+        Ok(EmbeddingCache { id, published: HashMap::new(), journal })
+    }
+
+    /// Identity of the vectors. The same text has the same vector in caches of the same identity.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Adds the rows of `vectors`, where `text` returns the text of each row. They must come from the same embedder.

@@ -62,10 +62,14 @@ impl LockedFolder {
         self.dir.join(MANIFEST).exists()
     }
 
-    /// Returns an unused snapshot number, larger than any present one. Fails once numbers are exhausted.
+    /// Returns an unused snapshot number, larger than any present one and than those of kept snapshots. Fails once
+    /// numbers are exhausted.
     pub(crate) fn next_snapshot(&self, published: Option<u64>) -> Result<u64, IndexError> {
         let seen = names(&self.dir)?.iter().filter_map(|name| snapshot_number(name)).max();
-        seen.max(published).unwrap_or(0).checked_add(1).ok_or_else(|| IndexError::Numbers { dir: self.dir.clone() })
+        // Those of an index that a pull has replaced may be larger than the present ones.
+        let kept = history::numbers(&self.dir)?.into_iter().max();
+        let largest = seen.max(kept).max(published).unwrap_or(0);
+        largest.checked_add(1).ok_or_else(|| IndexError::Numbers { dir: self.dir.clone() })
     }
 
     /// Creates the folder of a snapshot under construction.
@@ -89,16 +93,14 @@ impl LockedFolder {
     pub(crate) fn publish(&self, manifest: &Manifest, keep: usize) -> Result<(), IndexError> {
         let part = self.dir.join(MANIFEST_PART);
         let target = self.dir.join(MANIFEST);
-        if keep > 0 {
-            history::keep(&self.dir)?;
-        }
+        let replaced = if keep > 0 { history::keep(&self.dir)? } else { None };
         finished_changes::announce(&self.dir, manifest, &self.accepted)?;
         replace_file(&part, &target, &manifest.to_json())?;
         // The snapshot is published from here on, even if the sync fails; only a machine crash could undo it.
         if let Err(error) = sync_folder(&self.dir) {
             tracing::warn!(%error, "published the new snapshot, but could not sync the folder: a machine crash may undo it");
         }
-        if let Err(error) = history::prune(&self.dir, keep) {
+        if let Err(error) = history::prune(&self.dir, keep, replaced) {
             tracing::warn!(%error, "cannot remove the manifests of earlier snapshots yet");
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Kept earlier snapshots. Their manifests are in the folder `history` of the index; the files that these name stay in
 //! place.
 
+use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ pub fn snapshots(dir: &Path) -> Result<Vec<SnapshotSummary>, IndexError> {
     for manifest in manifests(dir)?.readable.iter().filter(|manifest| manifest.snapshot != current.snapshot) {
         all.push(summary(manifest, false));
     }
-    all.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.number));
+    all.sort_by_key(|snapshot| Reverse(snapshot.number));
     Ok(all)
 }
 
@@ -142,9 +143,10 @@ pub(crate) fn manifests(dir: &Path) -> Result<KeptManifests, IndexError> {
     Ok(kept)
 }
 
-/// Keeps the current manifest. A link suffices, because the next manifest is a new file.
-pub(crate) fn keep(dir: &Path) -> Result<(), IndexError> {
-    let Ok(current) = Manifest::read(dir) else { return Ok(()) };
+/// Keeps the current manifest, and returns its number. A link suffices, because the next manifest is a new file. `None`
+/// if there is no readable manifest.
+pub(crate) fn keep(dir: &Path) -> Result<Option<u64>, IndexError> {
+    let Ok(current) = Manifest::read(dir) else { return Ok(None) };
     let folder = dir.join(HISTORY);
     fs::create_dir_all(&folder).map_err(IndexError::io("create", &folder))?;
     let target = path(dir, current.snapshot);
@@ -154,7 +156,8 @@ pub(crate) fn keep(dir: &Path) -> Result<(), IndexError> {
         Ok(()) => {}
     }
     folder::sync_file(&target)?;
-    folder::sync_folder(&folder)
+    folder::sync_folder(&folder)?;
+    Ok(Some(current.snapshot))
 }
 
 /// Replaces a kept manifest with the number of the current one, unless it is the current one. A pull may have put
@@ -167,10 +170,11 @@ fn keep_own(manifest: &Path, target: &Path) -> Result<(), IndexError> {
     folder::replace_file(&target.with_extension("part"), target, &json)
 }
 
-/// Removes all but the last `keep` kept manifests.
-pub(crate) fn prune(dir: &Path, keep: usize) -> Result<(), IndexError> {
+/// Removes all but the last `keep` kept manifests. The last one is that of the `replaced` snapshot, although those of
+/// an index that was there before a pull may have larger numbers.
+pub(crate) fn prune(dir: &Path, keep: usize, replaced: Option<u64>) -> Result<(), IndexError> {
     let mut numbers = numbers(dir)?;
-    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    numbers.sort_unstable_by_key(|&number| (Some(number) != replaced, Reverse(number)));
     for number in numbers.into_iter().skip(keep) {
         let path = path(dir, number);
         fs::remove_file(&path).map_err(IndexError::io("remove", &path))?;
@@ -178,7 +182,8 @@ pub(crate) fn prune(dir: &Path, keep: usize) -> Result<(), IndexError> {
     Ok(())
 }
 
-fn numbers(dir: &Path) -> Result<Vec<u64>, IndexError> {
+/// Returns the numbers of the kept snapshots, in no order.
+pub(crate) fn numbers(dir: &Path) -> Result<Vec<u64>, IndexError> {
     let folder = dir.join(HISTORY);
     if !folder.exists() {
         return Ok(Vec::new());

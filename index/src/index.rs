@@ -221,6 +221,17 @@ impl Index {
         Ok(found.into_iter().map(|scored| (scored.number, scored.score)).collect())
     }
 
+    /// Returns the size of all documents in bytes: their IDs, titles, texts and metadata.
+    ///
+    /// # Errors
+    /// If a file is damaged.
+    pub fn document_bytes(&self) -> Result<u64, IndexError> {
+        let store = &self.snapshot.store;
+        let bytes = store.numbers().map(|number| store.bytes(number)).sum::<Result<u64, IndexError>>()?;
+        self.snapshot.check_faults()?;
+        Ok(bytes)
+    }
+
     /// Returns a summary of the index.
     pub fn info(&self) -> IndexInfo {
         let Manifest { snapshot, corpus, passages, embedder, graph, files, delta, .. } = self.manifest();

@@ -44,6 +44,7 @@ mod live;
 mod location;
 mod manifest;
 mod mapped_faults;
+mod mapped_files;
 mod merge;
 mod mode;
 mod model_filter;
@@ -76,7 +77,7 @@ pub use commit::{Changes, CommitOptions, CommitReport, commit};
 pub use complete::{Complete, CompleteError, ModelMessage, ModelReply, ModelRole};
 pub use condition::{Comparison, Condition};
 pub use contents::Contents;
-pub use corpus::{Corpus, CorpusOptions, Document, FieldMap, SkippedFiles, TokenCounter};
+pub use corpus::{Corpus, CorpusOptions, Document, FieldMap, ReadLimits, SkippedFiles, TokenCounter};
 pub use embed::{Embed, EmbedError, QueryAnnouncement, QueryContext};
 pub use error::{ExtractError, IndexError};
 pub use evidence::{

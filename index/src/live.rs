@@ -42,7 +42,7 @@ pub struct LiveIndex {
     stale: AtomicBool,
     /// Set once a background thread merges large logs, so that commits need not.
     pub(crate) merging: AtomicBool,
-    /// Set while a merge holds the lock of the folder or waits for it.
+    /// Set while a merge holds the lock of the folder or tries to take it.
     pub(crate) publishing: AtomicBool,
     /// Damage found in the files of the current snapshot.
     pub(crate) damage: Mutex<Option<String>>,
@@ -160,8 +160,8 @@ impl LiveIndex {
         self.follow(&mut seen, stamp)
     }
 
-    /// Opens the published snapshot unless it is being searched already. Snapshot numbers do not suffice to tell: a
-    /// rebuilt index starts at 1 again.
+    /// Opens the published snapshot, unless it is being searched already, with the files in the folder. Snapshot
+    /// numbers do not suffice to tell: a rebuilt index starts at 1 again.
     fn follow(&self, seen: &mut Option<Stamp>, stamp: Option<Stamp>) -> Result<bool, IndexError> {
         let followed = self.open_published();
         self.stale.store(followed.is_err(), Ordering::Relaxed);
@@ -172,7 +172,9 @@ impl LiveIndex {
     }
 
     fn open_published(&self) -> Result<bool, IndexError> {
-        let newer = Manifest::read(&self.dir)? != *self.current().manifest();
+        let current = self.current();
+        // After a repair the manifest is the same, and the files that are mapped are still the damaged ones.
+        let newer = Manifest::read(&self.dir)? != *current.manifest() || !current.snapshot.maps_files_in(&self.dir);
         if newer {
             self.replace(&self.options)?;
         }
@@ -271,28 +273,28 @@ impl LiveIndex {
         let committing = Committing { dir: &self.dir, embed, options, merges_elsewhere, progress };
         let CommittedChanges { reports, snapshot } =
             committing.commit_together(&mut writing, &base.snapshot, changes)?;
-        if let Some(snapshot) = snapshot {
+        let opened = if let Some(snapshot) = snapshot {
             // Taken under the lock: afterwards the manifest may be that of another commit.
             let stamp = Stamp::of(&self.dir);
             // Walks take longer to prepare than a small commit, so they are prepared without the lock, and before any
             // search gets the snapshot.
             drop(writing);
             snapshot.prepare_walk();
-            self.install_unless_followed(base.manifest(), snapshot, stamp);
+            self.install_unless_followed(&base, snapshot, stamp)
         } else if reports.iter().flatten().any(|report| report.published) {
             // No verification: the files were checked a moment ago, under the lock that is still held.
             let options = OpenOptions { verify: false, ..self.options.clone() };
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let stamp = Stamp::of(&self.dir);
-            // The snapshot stays published even if it cannot be opened here; the next refresh retries.
             let replaced = self.replace(&options);
             self.stale.store(replaced.is_err(), Ordering::Relaxed);
-            match replaced {
-                Ok(()) => *seen = stamp,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot open the published snapshot: still searching the previous one");
-                }
-            }
+            replaced.inspect(|()| *seen = stamp)
+        } else {
+            Ok(())
+        };
+        // The snapshot stays published even if it cannot be opened here; the next refresh retries.
+        if let Err(error) = opened {
+            tracing::warn!(%error, "cannot open the published snapshot: still searching the previous one");
         }
         Ok(reports)
     }
@@ -315,15 +317,23 @@ impl LiveIndex {
     }
 
     /// Makes the snapshot of a commit on `base` the current one. `stamp` is the stamp of the commit's manifest. If
-    /// another thread has opened a published snapshot since, that one contains the commit and stays, because it may
-    /// contain later commits as well.
-    fn install_unless_followed(&self, base: &Manifest, snapshot: Snapshot, stamp: Option<Stamp>) {
+    /// another thread has opened a published snapshot since, that one stays and is brought up to date: it may contain
+    /// later commits as well, or have repaired files.
+    fn install_unless_followed(
+        &self,
+        base: &Arc<Index>,
+        snapshot: Snapshot,
+        stamp: Option<Stamp>,
+    ) -> Result<(), IndexError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.current().manifest() == base {
-            self.install(snapshot);
-            self.stale.store(false, Ordering::Relaxed);
-            *seen = stamp;
+        if !Arc::ptr_eq(&self.current(), base) {
+            drop(seen);
+            return self.catch_up();
         }
+        self.install(snapshot);
+        self.stale.store(false, Ordering::Relaxed);
+        *seen = stamp;
+        Ok(())
     }
 
     /// Locks the folder. Waits for a merge of this process that is just publishing, which takes a moment.
@@ -372,26 +382,29 @@ impl LiveIndex {
         let manifest = Manifest::read(&self.dir)?;
         let current = self.current();
         let before = current.manifest();
-        let name = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
         let end = |manifest: &Manifest| manifest.delta.as_ref().map_or(0, |delta| delta.bytes);
-        let same = manifest.base() == before.base()
-            && manifest.files == before.files
+        let same = manifest.keeps_files_of(before)
             && manifest.embedder == before.embedder
-            && (before.delta.is_none() || name(&manifest) == name(before))
-            && end(&manifest) > end(before);
-        let Some(name) = name(&manifest).filter(|_| same) else { return Ok(None) };
-        let path = self.dir.join(name);
+            && end(&manifest) > end(before)
+            && current.snapshot.maps_files_in(&self.dir);
+        let Some(delta) = manifest.delta.as_ref().filter(|_| same) else { return Ok(None) };
+        let path = self.dir.join(&delta.log);
         let held = current.snapshot.log;
         let added = log::read_after(&path, held, end(&manifest), manifest.embedder.dims)?;
         added.map(|added| current.snapshot.replayed(&self.dir, manifest, &added)).transpose()
     }
 
-    /// Makes a snapshot the current one.
+    /// Makes a snapshot the current one, without the damage of files that it does not need.
     fn install(&self, snapshot: Snapshot) {
         let index = Index::of(&self.dir, snapshot, Arc::clone(&self.embed), self.filter.clone(), self.reranker.clone());
+        let index = Arc::new(index);
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *current, Arc::new(index));
+        let old = std::mem::replace(&mut *current, Arc::clone(&index));
         drop(current);
+        // After the replacement, so that no scrub of the old snapshot remembers its damage again.
+        if !index.manifest().keeps_files_of(old.manifest()) {
+            *self.damage.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         // Dropped outside the lock, so that unmapping the old snapshot delays no search.
         drop(old);
     }
@@ -414,7 +427,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::embed::fake::HashEmbed;
-    use crate::{BuildOptions, Corpus, Document, build};
+    use crate::{BuildOptions, Corpus, Document, build, commit};
 
     fn document(id: &str) -> Document {
         let text = format!("the text of {id}");
@@ -435,8 +448,28 @@ mod tests {
         let snapshot = Snapshot::open_newest(&dir, &live.options).unwrap();
         let stamp = Stamp::of(&dir);
         add("c");
-        live.install_unless_followed(base.manifest(), snapshot, stamp);
+        live.install_unless_followed(&base, snapshot, stamp).unwrap();
         assert_eq!(live.current().manifest().passages, 3);
+        assert!(!live.refresh().unwrap());
+    }
+
+    #[test]
+    fn a_commit_does_not_replace_files_that_were_opened_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("index");
+        let corpus = Corpus::from_documents("test", vec![document("a")]);
+        build(corpus, &HashEmbed::default(), &dir, &BuildOptions::default(), &()).unwrap();
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        let base = live.current();
+        live.reopen().unwrap();
+        let reopened = live.current();
+        let appending = CommitOptions { append_from: 0, ..CommitOptions::default() };
+        commit(&dir, &HashEmbed::default(), Changes::upsert([document("b")]), &appending, &()).unwrap();
+        let snapshot = Snapshot::open_newest(&dir, &live.options).unwrap();
+        live.install_unless_followed(&base, snapshot, Stamp::of(&dir)).unwrap();
+        let current = live.current();
+        assert_eq!(current.manifest().passages, 2);
+        assert!(Arc::ptr_eq(&current.snapshot.store.base, &reopened.snapshot.store.base));
         assert!(!live.refresh().unwrap());
     }
 }

@@ -192,6 +192,12 @@ impl Manifest {
         self.delta.as_ref().map_or(self.snapshot, |delta| delta.base)
     }
 
+    /// Returns `true` if this snapshot needs all files of `earlier`: those of its base snapshot and its log of changes.
+    pub(crate) fn keeps_files_of(&self, earlier: &Manifest) -> bool {
+        let log = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
+        self.files == earlier.files && (earlier.delta.is_none() || log(self) == log(earlier))
+    }
+
     /// Size of the files and of the log of changes in bytes.
     pub fn bytes(&self) -> u64 {
         let files: u64 = self.files.values().map(|file| file.bytes).sum();

@@ -111,6 +111,11 @@ struct MergedTail {
 
 impl Merge<'_> {
     fn run(&self) -> Result<Merged, IndexError> {
+        if self.live.current().manifest().delta.is_none() {
+            return Ok(Merged::Nothing);
+        }
+        // While another process holds the lock, nothing could be published, so nothing is written.
+        self.with_lock(|_| self.live.catch_up())?;
         let base = self.live.current();
         let base = &base.snapshot;
         let Some(delta) = base.manifest.delta.clone() else { return Ok(Merged::Nothing) };
@@ -130,26 +135,32 @@ impl Merge<'_> {
             let now = Manifest::read(&self.live.dir)?;
             self.carry(&mut tail, &delta, &now)?;
         }
-        self.live.publishing.store(true, Ordering::SeqCst);
-        let published = self.writing().and_then(|writing| {
+        self.with_lock(|writing| {
             self.live.catch_up()?;
             let now = Manifest::read(&self.live.dir)?;
             self.carry(&mut tail, &delta, &now)?;
-            self.publish(&writing, part, tail, &now)
-        });
-        // Reset on errors too, so they are returned only afterwards.
-        self.live.publishing.store(false, Ordering::SeqCst);
-        published.map(|()| Merged::Done)
+            self.publish(writing, part, tail, &now)
+        })?;
+        Ok(Merged::Done)
     }
 
-    /// Takes the lock of the folder, waiting for a running commit.
-    fn writing(&self) -> Result<LockedFolder, IndexError> {
+    /// Calls `work` with the lock of the folder, waiting for a running commit.
+    fn with_lock(&self, work: impl FnOnce(&LockedFolder) -> Result<(), IndexError>) -> Result<(), IndexError> {
         let end = Instant::now() + PATIENCE;
+        let publishing = &self.live.publishing;
         loop {
+            // Set before the lock is taken, so that no commit takes this merge for another process, and only for the
+            // attempt, so that no commit waits while another process holds the lock.
+            publishing.store(true, Ordering::SeqCst);
             match LockedFolder::lock(&self.live.dir) {
-                Err(IndexError::Locked { .. }) if Instant::now() < end => thread::sleep(Duration::from_millis(5)),
-                other => return other,
+                Err(IndexError::Locked { .. }) if Instant::now() < end => publishing.store(false, Ordering::SeqCst),
+                locked => {
+                    let done = locked.and_then(|writing| work(&writing));
+                    publishing.store(false, Ordering::SeqCst);
+                    return done;
+                }
             }
+            thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -175,6 +186,10 @@ impl Merge<'_> {
         let graph = draft.write(part, &mut documents, Some(goes_on))?;
         // The copied files must be intact: damage must not get a fresh checksum.
         base.manifest.verify(&self.live.dir, Verification::Checksums)?;
+        // Files that were repaired meanwhile are intact, unlike those that were copied.
+        if !base.maps_files_in(&self.live.dir) {
+            return Err(IndexError::Replaced { dir: self.live.dir.clone() });
+        }
         let source = base.manifest.graph.as_ref().map(|graph| graph.source.clone());
         let graph = graph.map(|graph| GraphInfo { source: source.unwrap_or_else(|| graph.source.clone()), ..graph });
         draft.seal(part, base.manifest.snapshot, base.manifest.corpus.clone(), graph)
@@ -337,4 +352,45 @@ fn written() -> u64 {
     let io = std::fs::read_to_string("/proc/thread-self/io").unwrap_or_default();
     let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::embed::fake::HashEmbed;
+    use crate::folder::names;
+    use crate::layout::MERGE;
+    use crate::{BuildOptions, Changes, Corpus, Document, build};
+
+    fn document(id: &str) -> Document {
+        let text = format!("the text of {id}");
+        Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
+    }
+
+    #[test]
+    fn a_merge_that_waits_for_another_process_delays_no_commit_and_writes_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("index");
+        let corpus = Corpus::from_documents("test", vec![document("a")]);
+        build(corpus, &HashEmbed::default(), &dir, &BuildOptions::default(), &()).unwrap();
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        let options = CommitOptions { append_from: 0, ..CommitOptions::default() };
+        let add = |id| live.commit(Changes::upsert([document(id)]), &options, &());
+        add("b").unwrap();
+        let other = LockedFolder::lock(&dir).unwrap();
+        thread::scope(|scope| {
+            let merging = scope.spawn(|| live.merge(&options, None));
+            while !live.publishing.load(Ordering::SeqCst) && !merging.is_finished() {
+                std::hint::spin_loop();
+            }
+            let started = Instant::now();
+            assert!(matches!(add("c"), Err(IndexError::Locked { .. })));
+            assert!(started.elapsed() < PATIENCE / 2, "the commit waited for {:?}", started.elapsed());
+            assert!(!names(&dir).unwrap().iter().any(|name| name.starts_with(MERGE)));
+            drop(other);
+            assert!(merging.join().unwrap().unwrap());
+        });
+        assert!(live.current().manifest().delta.is_none());
+    }
 }

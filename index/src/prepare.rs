@@ -14,29 +14,35 @@ use crate::graph::{Graph, phrase};
 use crate::live::LiveIndex;
 
 /// Vectors embedded before a commit; see [`LiveIndex::prepare`].
-#[derive(Default)]
-pub struct PreparedVectors(HashMap<TextHash, Vec<f32>>);
+pub struct PreparedVectors {
+    /// Identity of the vectors; see [`EmbeddingCache::id`].
+    id: String,
+    vectors: HashMap<TextHash, Vec<f32>>,
+}
 
 impl fmt::Debug for PreparedVectors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PreparedVectors").field("texts", &self.0.len()).finish_non_exhaustive()
+        f.debug_struct("PreparedVectors").field("texts", &self.vectors.len()).finish_non_exhaustive()
     }
 }
 
 impl PreparedVectors {
     /// Number of texts.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.vectors.len()
     }
 
     /// Returns `true` if there are no texts.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.vectors.is_empty()
     }
 
-    /// Adds the vectors to a cache.
+    /// Adds the vectors to a cache, unless they are of another embedder or prompt: the index may have been built anew
+    /// since.
     pub(crate) fn publish<'a>(&'a self, memory: &mut EmbeddingCache<'a>) {
-        self.0.iter().for_each(|(&key, vector)| memory.publish_hashed(key, vector));
+        if self.id == memory.id() {
+            self.vectors.iter().for_each(|(&key, vector)| memory.publish_hashed(key, vector));
+        }
     }
 }
 
@@ -67,18 +73,18 @@ impl LiveIndex {
         let prompts = &snapshot.manifest.embedder.prompts;
         let memory = EmbeddingCache::open(&self.dir, self.embed.as_ref(), prompts, false)?;
         let embedding = BatchEmbedder { embed: self.embed.as_ref(), prompts, batch, memory: &memory };
-        let mut prepared = PreparedVectors::default();
+        let mut vectors = HashMap::new();
         for (what, texts) in texts {
             let texts: Vec<String> = texts.into_iter().collect();
             for few in texts.chunks(batch.max(1)) {
                 if !go_on() {
                     return Ok(None);
                 }
-                let vectors = embedding.vectors(what, few)?;
-                prepared.0.extend(few.iter().map(|text| TextHash::of(text)).zip(vectors));
+                let embedded = embedding.vectors(what, few)?;
+                vectors.extend(few.iter().map(|text| TextHash::of(text)).zip(embedded));
             }
         }
-        Ok(Some(prepared))
+        Ok(Some(PreparedVectors { id: memory.id().to_owned(), vectors }))
     }
 }
 

@@ -23,7 +23,7 @@ pub struct RepairReport {
 /// Replaces every damaged block of the published snapshot in `dir` by the same block of a copy of the index in `from`,
 /// such as a replica or a backup. Each repaired file must have its recorded checksum. The copy may be of another
 /// snapshot, as long as it holds the same files. Searches of the index continue with the damaged files until the index
-/// is opened again. A [`LiveIndex`](crate::LiveIndex) that has noticed the damage opens it with its next scrub.
+/// is opened again. A [`LiveIndex`](crate::LiveIndex) opens it with its next scrub, commit or merge.
 ///
 /// # Errors
 /// If the copy lacks a damaged block or it is damaged there too; if another process is writing; if the disk fails.

@@ -26,15 +26,18 @@ impl LiveIndex {
 
     /// Reads all files of the current snapshot, at most about `bytes_per_second`, and remembers whether they are as
     /// they were written. Returns the first damage. A snapshot that is replaced meanwhile counts as whole. Once damaged
-    /// files were repaired, the index is opened again.
+    /// files were repaired, the index is opened again, also if their damage was never noticed.
     pub fn scrub(&self, bytes_per_second: u64) -> Option<String> {
         let manifest = self.current().manifest().clone();
         let mut damage = self.damage_of(&manifest, bytes_per_second);
-        if damage.is_none() && self.damage().is_some() && !self.has_replaced(&manifest) {
-            // Repaired files are new files: those that are mapped are still the damaged ones.
+        if damage.is_none() && self.needs_reopening() && !self.has_replaced(&manifest) {
             damage = self.reopen().err().map(|error| error.to_string());
         }
         let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, because a snapshot that is installed later clears the damage of this one.
+        if self.has_replaced(&manifest) {
+            return None;
+        }
         // Logged once, and not again by every scrub.
         if let Some(damage) = damage.as_ref().filter(|&damage| known.as_ref() != Some(damage)) {
             tracing::error!(damage, "the index is damaged: repair it with `waymark index repair`, or build it again");
@@ -49,18 +52,22 @@ impl LiveIndex {
         (!self.has_replaced(manifest)).then(|| error.to_string())
     }
 
-    /// Returns `true` if the current snapshot has another base or another log than `manifest`, whose files may thus have
-    /// been removed by right. After a restore the base is the same, and the log is a new one.
+    /// Returns `true` if the current or the published snapshot does not need all files of `manifest`, which may thus
+    /// have been removed by right. The published one counts even before it is opened here. After a restore the base is
+    /// the same, and the log is a new one.
     fn has_replaced(&self, manifest: &Manifest) -> bool {
-        let current = self.current();
-        let now = current.manifest();
-        let log = |manifest: &Manifest| manifest.delta.as_ref().map(|delta| delta.log.clone());
-        now.base() != manifest.base() || (manifest.delta.is_some() && log(now) != log(manifest))
+        let needed = |now: &Manifest| now.keeps_files_of(manifest);
+        !needed(self.current().manifest()) || Manifest::read(&self.dir).is_ok_and(|published| !needed(&published))
+    }
+
+    /// Returns `true` if the mapped files are damaged, or new files have taken their places, as by a repair.
+    fn needs_reopening(&self) -> bool {
+        self.damage().is_some() || !self.current().snapshot.maps_files_in(&self.dir)
     }
 
     /// Starts a thread that scrubs, waits for `pause`, and begins again, until the index is dropped. A damaged index is
     /// read again sooner, to notice a repair. Between scrubs the thread compares the lengths of the files every second,
-    /// since a mapped file that shrinks cannot be searched.
+    /// since a mapped file that shrinks cannot be searched, and looks for repaired files.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -68,14 +75,16 @@ impl LiveIndex {
         let watched = Arc::downgrade(self);
         let work = move || loop {
             let Some(live) = watched.upgrade() else { break };
-            let damaged = live.scrub(bytes_per_second).is_some();
+            live.scrub(bytes_per_second);
             // Released while waiting, or the index could not be dropped.
             drop(live);
-            let end = Instant::now() + if damaged { pause.min(REPAIRED) } else { pause };
-            while Instant::now() < end {
+            let scrubbed = Instant::now();
+            let mut due = pause;
+            while scrubbed.elapsed() < due {
                 thread::sleep(Duration::from_secs(1).min(pause));
                 let Some(live) = watched.upgrade() else { return };
                 live.check_lengths();
+                due = if live.needs_reopening() { pause.min(REPAIRED) } else { pause };
             }
         };
         thread::Builder::new().name("index-scrub".to_owned()).spawn(work).map(drop)
@@ -84,14 +93,15 @@ impl LiveIndex {
     fn check_lengths(&self) {
         let manifest = self.current().manifest().clone();
         let Err(error) = manifest.verify(&self.dir, Verification::Sizes) else { return };
-        // A snapshot that was replaced meanwhile may have lost its files by right.
-        if self.current().manifest().base() == manifest.base() {
-            let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.is_none() {
-                tracing::error!(%error, "the index is damaged");
-            }
-            *known = Some(error.to_string());
+        let mut known = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, because a snapshot that is installed later clears the damage of this one.
+        if self.has_replaced(&manifest) {
+            return;
         }
+        if known.is_none() {
+            tracing::error!(%error, "the index is damaged");
+        }
+        *known = Some(error.to_string());
     }
 }
 
@@ -123,20 +133,69 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::embed::fake::HashEmbed;
-    use crate::{BuildOptions, Changes, CommitOptions, Corpus, Document, OpenOptions, build, restore_snapshot};
+    use crate::{BuildOptions, Changes, CommitOptions, Corpus, Document, OpenOptions, build, commit, restore_snapshot};
 
     fn document(id: &str) -> Document {
         let text = format!("the text of {id}");
         Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
     }
 
-    #[test]
-    fn a_log_that_a_restore_has_replaced_is_no_damage() {
+    fn write(dir: &Path, options: &BuildOptions) {
+        let corpus = Corpus::from_documents("test", vec![document("a"), document("b")]);
+        build(corpus, &HashEmbed::new(8), dir, options, &()).unwrap();
+    }
+
+    /// Folder with an index, and the index opened.
+    fn opened() -> (tempfile::TempDir, LiveIndex) {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("index");
-        let corpus = Corpus::from_documents("test", vec![document("a"), document("b")]);
-        build(corpus, &HashEmbed::new(8), &dir, &BuildOptions::default(), &()).unwrap();
+        write(&dir, &BuildOptions::default());
         let live = LiveIndex::open(&dir, Arc::new(HashEmbed::new(8)), OpenOptions::default()).unwrap();
+        (temp, live)
+    }
+
+    #[test]
+    fn files_that_another_process_has_replaced_are_no_damage() {
+        let (_temp, live) = opened();
+        let changes = Changes::upsert([document("c")]);
+        commit(live.dir(), &HashEmbed::new(8), changes, &CommitOptions::default(), &()).unwrap();
+        assert!(!live.dir().join("snapshot-1").exists());
+        live.check_lengths();
+        assert_eq!(live.damage(), None);
+        assert_eq!((live.scrub(u64::MAX), live.damage()), (None, None));
+        assert!(live.refresh().unwrap());
+    }
+
+    #[test]
+    fn another_snapshot_ends_the_damage_of_the_one_that_it_replaces() {
+        let (_temp, live) = opened();
+        let name = live.current().manifest().files.keys().next().unwrap().clone();
+        std::fs::remove_file(live.dir().join(&name)).unwrap();
+        live.check_lengths();
+        assert!(live.damage().unwrap().contains(&name), "{:?}", live.damage());
+        write(live.dir(), &BuildOptions { replace: true, ..BuildOptions::default() });
+        assert!(live.refresh().unwrap());
+        assert_eq!(live.damage(), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn repaired_files_are_opened_although_their_damage_was_not_noticed() {
+        let (_temp, live) = opened();
+        let path = live.dir().join("snapshot-1/passages.bin");
+        let bytes = std::fs::read(&path).unwrap();
+        let before = live.current();
+        crate::folder::replace_file(&path.with_extension("part"), &path, &bytes).unwrap();
+        assert!(live.needs_reopening());
+        assert_eq!(live.scrub(u64::MAX), None);
+        assert!(!live.needs_reopening());
+        assert!(!Arc::ptr_eq(&before, &live.current()), "the replaced file is still searched");
+    }
+
+    #[test]
+    fn a_log_that_a_restore_has_replaced_is_no_damage() {
+        let (_temp, live) = opened();
+        let dir = live.dir().to_owned();
         let options = CommitOptions { append_from: 0, ..CommitOptions::default() };
         let add = |id| live.commit(Changes::upsert([document(id)]), &options, &()).unwrap().manifest;
         let scrubbed = add("c");

@@ -19,6 +19,7 @@ use crate::layout::{snapshot_file, snapshot_name};
 use crate::lexical::LexicalIndex;
 use crate::manifest::{Manifest, Verification};
 use crate::mapped_faults::FaultMark;
+use crate::mapped_files::MappedFiles;
 use crate::options::OpenOptions;
 use crate::query::Query;
 use crate::store::{CurrentStore, PassageStore};
@@ -40,6 +41,7 @@ pub(crate) struct Snapshot {
     selections: Selections,
     walk_below: usize,
     faults: FaultMark,
+    mapped: MappedFiles,
 }
 
 /// State of documents and graph after a change.
@@ -77,6 +79,7 @@ impl Snapshot {
     /// Opens the files of the base snapshot in the folder `files`, without verifying checksums.
     pub(crate) fn open_files(files: &Path, manifest: Manifest, options: &OpenOptions) -> Result<Snapshot, IndexError> {
         let faults = FaultMark::now(files.parent().unwrap_or(files));
+        let mapped = MappedFiles::of(files, &manifest);
         let store = PassageStore::open(&files.join(snapshot_file::STORE))?;
         if store.len() as u64 != manifest.base_passages() {
             let message = format!("it holds {} passages instead of {}", store.len(), manifest.base_passages());
@@ -106,6 +109,7 @@ impl Snapshot {
             selections: Selections::default(),
             walk_below: options.walk_below,
             faults,
+            mapped,
         })
     }
 
@@ -174,7 +178,13 @@ impl Snapshot {
         let log = self.log;
         let walk_below = self.walk_below;
         let faults = self.faults;
-        Ok(Snapshot { manifest, log, store, lexical, dense, graph, ranker, selections, walk_below, faults })
+        let mapped = self.mapped.clone();
+        Ok(Snapshot { manifest, log, store, lexical, dense, graph, ranker, selections, walk_below, faults, mapped })
+    }
+
+    /// Returns `true` if the files of the base snapshot in `dir`, the folder of the index, are those that are mapped.
+    pub(crate) fn maps_files_in(&self, dir: &Path) -> bool {
+        MappedFiles::of(&dir.join(snapshot_name(self.manifest.base())), &self.manifest) == self.mapped
     }
 
     /// Fails if a file could not be read where it is mapped, now or at any time since it was opened; see

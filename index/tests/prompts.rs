@@ -88,6 +88,33 @@ fn an_index_keeps_the_prompts_that_it_was_built_with() {
 }
 
 #[test]
+fn what_was_prepared_behind_another_prompt_is_embedded_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("index");
+    let embed = Arc::new(Prompted::default());
+    build(corpus(), embed.as_ref(), &dir, &BuildOptions::default(), &()).unwrap();
+    let live = LiveIndex::open(&dir, Arc::clone(&embed) as _, OpenOptions::default()).unwrap();
+    let prepare = |id: &str| {
+        let changes = Changes::upsert([some(id)]);
+        let prepared = live.prepare(&changes, 8, &|| true).unwrap().unwrap();
+        assert!(!prepared.is_empty());
+        (changes, Arc::new(prepared))
+    };
+    let prepared = [(0, prepare("three")), (1000, prepare("four"))];
+    let prompts = Some(Prompts { document: "passage: ".to_owned(), ..Prompts::default() });
+    let again = BuildOptions { replace: true, prompts, ..BuildOptions::default() };
+    build(corpus(), embed.as_ref(), &dir, &again, &()).unwrap();
+    embed.noted();
+    for (append_from, (changes, prepared)) in prepared {
+        let options = CommitOptions { append_from, prepared: vec![prepared], ..CommitOptions::default() };
+        live.commit(changes, &options, &()).unwrap();
+        // Passage, phrase and fact.
+        let noted = embed.noted();
+        assert!(noted.len() >= 3 && noted.iter().all(|text| text.starts_with("passage: ")), "{noted:?}");
+    }
+}
+
+#[test]
 fn other_prompts_embed_again() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("index");

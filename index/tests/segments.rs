@@ -251,6 +251,36 @@ fn a_kept_manifest_of_another_index_gives_way_to_the_own_one_of_its_number() {
 }
 
 #[test]
+fn after_a_pull_the_replaced_snapshot_is_kept_below_larger_numbers_of_another_index() {
+    for keep in [1, 3] {
+        let (_temp, dir) = index(20);
+        let (_temp, other) = index(30);
+        let options = CommitOptions { keep, ..appending() };
+        let number = add(&dir, "own", &options);
+        // As after a pull that has replaced an index with a history.
+        fs::copy(other.join("manifest.json"), dir.join("history/manifest-99.json")).unwrap();
+        assert_eq!(add(&dir, "later", &options), 100);
+        assert!(snapshots(&dir).unwrap().iter().any(|snapshot| snapshot.number == number));
+        assert_eq!(restore_snapshot(&dir, number, keep).unwrap().snapshot, 101);
+        let index = open(&dir).unwrap();
+        assert!(index.passage("own").unwrap().is_some() && index.passage("later").unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_change_that_is_too_large_for_the_log_is_written_with_the_index() {
+    let (_temp, dir) = index(20);
+    let options = CommitOptions { append_up_to: 1000, ..appending() };
+    add(&dir, "small", &options);
+    assert!(open(&dir).unwrap().manifest().delta.is_some());
+    let large = document("large", "Large", &"word ".repeat(200));
+    let report = commit(&dir, &HashEmbed::default(), Changes::upsert([large]), &options, &()).unwrap();
+    assert!(report.manifest.delta.is_none());
+    let index = open(&dir).unwrap();
+    assert!(["small", "large"].iter().all(|id| index.passage(id).unwrap().is_some()));
+}
+
+#[test]
 fn commits_made_during_a_merge_are_carried_over() {
     let (_temp, dir) = index(300);
     let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
@@ -343,16 +373,50 @@ fn damage_gets_no_fresh_checksum() {
     }
 }
 
+fn copy(from: &Path, to: &Path) {
+    for file in corpora::files(from) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&file, target).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_mapped_gets_no_fresh_checksum_after_a_repair() {
+    for merged in [false, true] {
+        let (temp, dir) = index(300);
+        add(&dir, "new", &appending());
+        let replica = temp.path().join("replica");
+        copy(&dir, &replica);
+        let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
+        let text = |index: &Index| index.passage("p0").unwrap().unwrap().text;
+        let whole = text(&live.current());
+        let path = dir.join("snapshot-1/passages.bin");
+        let mut bytes = fs::read(&path).unwrap();
+        let place = bytes.windows(whole.len()).position(|part| part == whole.as_bytes()).unwrap();
+        bytes[place] = b'?';
+        // In place, as a failing disk does it.
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(repair(&dir, &replica).unwrap().replaced.len(), 1);
+        assert_ne!(text(&live.current()), whole);
+        if merged {
+            assert!(live.merge(&appending(), None).unwrap());
+        } else {
+            let changes = Changes::upsert([document("newer", "newer", "the text of newer")]);
+            live.commit(changes, &CommitOptions { append_from: 9999, ..appending() }, &()).unwrap();
+        }
+        assert!(live.current().manifest().delta.is_none());
+        assert_eq!((text(&live.current()), text(&open(&dir).unwrap())), (whole.clone(), whole));
+    }
+}
+
 #[test]
 fn a_scrub_names_the_damage_and_a_copy_repairs_it() {
     let (temp, dir) = index(300);
     add(&dir, "new", &appending());
     let replica = temp.path().join("replica");
-    for file in corpora::files(&dir) {
-        let target = replica.join(file.strip_prefix(&dir).unwrap());
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
-        fs::copy(&file, target).unwrap();
-    }
+    copy(&dir, &replica);
     let live = LiveIndex::open(&dir, Arc::new(HashEmbed::default()), OpenOptions::default()).unwrap();
     assert_eq!((live.scrub(u64::MAX), live.state().damaged), (None, false));
     let flip = |name: &str| {

@@ -55,7 +55,9 @@ impl CorpusArgs {
         let chunk = self.chunk.map(NonZeroUsize::get);
         let fields = FieldMap::parse(self.fields.iter().map(String::as_str)).map_err(anyhow::Error::msg);
         let fields = fields.context("invalid --field")?;
-        let options = CorpusOptions { skip_bad: self.skip_bad, chunk, overlap: self.chunk_overlap, fields };
+        let skip_bad = self.skip_bad;
+        let options =
+            CorpusOptions { skip_bad, chunk, overlap: self.chunk_overlap, fields, ..CorpusOptions::default() };
         let corpus = Corpus::open(&self.corpus, &options)?;
         ensure!(
             chunk.is_none() || corpus.is_prose() || !matches!(source, Some(TripleProvider::Import(_))),

@@ -24,7 +24,7 @@ use crate::triple::Triple;
 const MERGE_SHARE: u64 = 8;
 
 /// Maximum length of a log in bytes before a commit merges it by itself.
-const MERGE_BYTES: u64 = 1 << 30;
+pub(super) const MERGE_BYTES: u64 = 1 << 30;
 
 /// Triples that an extractor found in one commit.
 #[derive(Debug, Default)]
@@ -54,8 +54,9 @@ impl Committing<'_> {
     ) -> Result<Option<Snapshot>, IndexError> {
         let extract = self.extractor(base, plan)?;
         let small = base.manifest.base_passages() < self.options.append_from;
+        let large = plan.bytes() > self.options.append_up_to;
         let first_graph = base.graph.is_none() && (extract.is_some() || plan.brings_triples());
-        if small || first_graph || (!self.merges_elsewhere && base.manifest.needs_merge()) {
+        if small || large || first_graph || (!self.merges_elsewhere && base.manifest.needs_merge()) {
             return Ok(None);
         }
         let extract = extract.as_deref();

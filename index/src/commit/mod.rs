@@ -61,6 +61,9 @@ pub struct CommitOptions {
     /// Number of passages from which commits append their changes to a log. A smaller index is written anew by every
     /// commit, which takes a moment and keeps its folder simple.
     pub append_from: u64,
+    /// Maximum size in bytes of the documents that a commit appends to the log. The index is written anew with larger
+    /// changes, which a log of that size would soon need anyway.
+    pub append_up_to: u64,
     /// Number of earlier snapshots to keep, which can be listed, searched and restored. Later commits with a smaller
     /// number remove surplus ones.
     pub keep: usize,
@@ -78,6 +81,7 @@ impl Default for CommitOptions {
             extract,
             bare: false,
             append_from: 2048,
+            append_up_to: append::MERGE_BYTES,
             keep: 0,
             prepared: Vec::new(),
         }
@@ -268,10 +272,11 @@ impl Committing<'_> {
     }
 
     /// Refuses a base that is not the published snapshot or could not be read. A folder that was removed and created
-    /// again during a commit, bypassing the lock, holds different files under the same names.
+    /// again during a commit, bypassing the lock, holds different files under the same names, and so does one that was
+    /// repaired since the base was opened.
     fn check_base(&self, base: &Snapshot) -> Result<(), IndexError> {
         base.check_faults()?;
-        if Manifest::read(self.dir)? == base.manifest {
+        if Manifest::read(self.dir)? == base.manifest && base.maps_files_in(self.dir) {
             return Ok(());
         }
         Err(IndexError::Replaced { dir: self.dir.to_owned() })

@@ -204,6 +204,11 @@ impl CommitPlan {
         replaced
     }
 
+    /// Size of the added and replacing documents in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.arriving().iter().map(|(_, document)| size(document)).sum()
+    }
+
     /// Returns `true` if a document brings triples, even an empty list.
     pub(super) fn brings_triples(&self) -> bool {
         self.arriving().iter().any(|(_, document)| document.triples.is_some())
@@ -215,6 +220,15 @@ impl CommitPlan {
         let none_new = self.new.is_empty() && before.new.is_empty();
         none_new && self.removed + before.removed == base.store.len() as u64
     }
+}
+
+/// Size of a document in bytes: its texts, its triples, and its metadata as JSON.
+fn size(document: &Document) -> u64 {
+    let triples = document.triples.iter().flatten();
+    let triples = triples.map(|triple| triple.subject.len() + triple.relation.len() + triple.object.len());
+    let metadata = document.metadata.as_ref().and_then(|metadata| serde_json::to_vec(metadata).ok());
+    let metadata = metadata.map_or(0, |json| json.len());
+    (document.id.len() + document.title.len() + document.text.len() + triples.sum::<usize>() + metadata) as u64
 }
 
 /// Returns `true` if a document is left over from an earlier chunking of its text. `chunked` maps the names of texts to

@@ -4,6 +4,7 @@ use std::io::{BufRead, Bytes};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::read_limits::unread;
 use super::record::RecordParser;
 use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
@@ -120,7 +121,7 @@ impl<R: BufRead> Elements<R> {
     }
 
     fn byte(&mut self) -> Result<Option<u8>, IndexError> {
-        let byte = self.bytes.next().transpose().map_err(IndexError::io("read", &self.file))?;
+        let byte = self.bytes.next().transpose().map_err(|error| unread(&self.file, error))?;
         self.line += u64::from(byte == Some(b'\n'));
         Ok(byte)
     }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use text_splitter::{ChunkConfig, ChunkSizer, MarkdownSplitter, TextSplitter};
 
 use super::prose::{Prose, Section, line_breaks};
+use super::read_limits::ReadLimits;
 use super::tokens::TokenCounter;
 use super::{CorpusRecord, Document};
 use crate::error::IndexError;
@@ -51,6 +52,8 @@ pub(super) struct Chunker {
     pub(super) overlap: usize,
     /// Counter of the tokens in which sizes are given. `None` measures in characters.
     pub(super) tokens: Option<TokenCounter>,
+    /// Limits on the reading of the text. Counting its tokens may take longer than reading it.
+    pub(super) limits: ReadLimits,
 }
 
 /// Chunk within a text: the offset of its first byte, and its own text.
@@ -61,7 +64,7 @@ impl Chunker {
     /// page. Leaves out chunks without a word, such as the end of a fenced block.
     ///
     /// # Errors
-    /// If the copies of the title and the headings in all chunks are too large.
+    /// If the copies of the title and the headings in all chunks are too large, or the reading has to end.
     pub(super) fn prose(&self, prose: &Prose) -> Result<Chunks, IndexError> {
         let size =
             self.size.unwrap_or_else(|| self.tokens.as_ref().map_or(CHARACTERS, |tokens| tokens.limit().min(TOKENS)));
@@ -73,6 +76,7 @@ impl Chunker {
             let copied = prose.title.len() + headings.len() + json_len(metadata.as_ref());
             let room = self.room(size, &prose.title, &headings);
             let pieces = self.pieces(&section.text, section.markdown, room);
+            self.limits.check().map_err(|stop| stop.of_file(&prose.file))?;
             copies = copies.saturating_add(copied.saturating_mul(pieces.len()));
             if copies > LARGEST_COPIES {
                 let location = Location { file: prose.file.clone(), line: section.line };
@@ -103,8 +107,8 @@ impl Chunker {
     /// reports no number.
     ///
     /// # Errors
-    /// If a record to split brings triples, because it is not known which chunk states which of them, or if its title
-    /// and metadata are too large to copy into every chunk, or into so many.
+    /// If a record to split brings triples, because it is not known which chunk states which of them, if its title and
+    /// metadata are too large to copy into every chunk, or into so many, or if the reading has to end.
     pub(super) fn record(&self, record: CorpusRecord) -> Result<Chunks, IndexError> {
         let Some(size) = self.size else { return Ok((vec![record], None)) };
         let name = record.document.id.clone();
@@ -133,6 +137,7 @@ impl Chunker {
         // Taken out, so that no chunk copies the whole text.
         let whole = std::mem::take(&mut document.text);
         let pieces = self.pieces(&whole, false, room);
+        self.limits.check().map_err(|stop| stop.of_file(&location.file))?;
         if copied.saturating_mul(pieces.len()) > LARGEST_COPIES {
             return Err(too_many_copies(location, &name));
         }
@@ -170,6 +175,7 @@ impl Chunker {
         String::new()
     }
 
+    /// Splits a text into pieces. Leaves out the rest of it once the reading has to end.
     fn pieces<'a>(&self, text: &'a str, markdown: bool, room: usize) -> Vec<Piece<'a>> {
         let trimmed = text.trim();
         if self.measure(trimmed, room) <= room {
@@ -182,12 +188,13 @@ impl Chunker {
             Err(_) => ChunkConfig::new(room).with_sizer(sizer),
         };
         let blocks = blocks(text, BLOCK.max(room.saturating_mul(BLOCK_CHUNKS)));
+        let blocks = blocks.into_iter().take_while(|_| self.limits.check().is_ok());
         if markdown {
             let splitter = MarkdownSplitter::new(config);
-            blocks.into_iter().flat_map(|block| within(block, splitter.chunk_indices(block.1))).collect()
+            blocks.flat_map(|block| within(block, splitter.chunk_indices(block.1))).collect()
         } else {
             let splitter = TextSplitter::new(config);
-            blocks.into_iter().flat_map(|block| within(block, splitter.chunk_indices(block.1))).collect()
+            blocks.flat_map(|block| within(block, splitter.chunk_indices(block.1))).collect()
         }
     }
 
@@ -277,8 +284,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::path::Path;
     use std::sync::Arc;
+    use std::sync::atomic::Ordering::SeqCst;
 
     use super::super::markdown;
+    use super::super::read_limits::tests::steps;
     use super::*;
 
     /// Counter of words for an embedder that reads `limit` words.
@@ -297,7 +306,7 @@ mod tests {
         let sentence = "one two three four five. ";
         let text =
             format!("# Title of it\n\n## A\n\n### B b\n\n{}\n\n## Alone\n\n## C\n\nshort\n", sentence.repeat(20));
-        let chunker = Chunker { size: None, overlap: 5, tokens: Some(words(30)) };
+        let chunker = Chunker { overlap: 5, tokens: Some(words(30)), ..Chunker::default() };
         let chunks = chunked(&text, &chunker);
         let (last, long) = chunks.split_last().map_or((None, &[][..]), |(last, long)| (Some(last), long));
         assert!(long.len() > 4, "{chunks:?}");
@@ -332,6 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_split_as_long_as_its_reading_goes_on() {
+        let file: Arc<Path> = Path::new("a.txt").into();
+        let section = Section { line: 1, text: "a\n".repeat(2 * BLOCK), ..Section::default() };
+        let prose = Prose { file, name: "a.txt".to_owned(), title: String::new(), sections: vec![section] };
+        // A step for each of four blocks, and one for the section.
+        for (most, is_read) in [(0, false), (3, false), (5, true)] {
+            let (limits, count) = steps(most);
+            let chunks = Chunker { limits, ..Chunker::default() }.prose(&prose);
+            assert_eq!((chunks.is_ok(), count.load(SeqCst) <= most + 2), (is_read, true), "{most}");
+        }
+    }
+
+    #[test]
     fn a_long_text_is_cut_into_blocks_before_it_is_split() {
         let chunker = Chunker::default();
         let text = "a\n".repeat(BLOCK + 100);
@@ -357,7 +379,7 @@ mod tests {
         let code = "let value = function_of(argument);\n".repeat(40);
         let text = format!("# Alone\n\n# T\n\n```\n```\n\n## A\n\nSee:\n\n```rust\n{code}```\n\n## B\n");
         for limit in [8, 12, 20, 50, 1000] {
-            let chunks = chunked(&text, &Chunker { size: None, overlap: 0, tokens: Some(words(limit)) });
+            let chunks = chunked(&text, &Chunker { tokens: Some(words(limit)), ..Chunker::default() });
             assert!(!chunks.is_empty());
             for chunk in chunks {
                 let code = ["See", "let", "value", "function"];

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::field_map::FieldMap;
 use super::format::{Compression, FileFormat, READABLE, extension};
+use super::read_limits::{ReadLimits, unread};
 use super::record::{IdSource, RecordParser};
 use super::source_file::FileReader;
 use super::{CorpusItem, CorpusItems, CorpusRecord, array, lines, parquet, prose, source_file, table};
@@ -26,21 +27,22 @@ impl CorpusFile<'_> {
     ///
     /// # Errors
     /// If the file cannot be opened or its type is not read. Malformed content is reported by the items.
-    pub(super) fn read(self, fields: &Arc<FieldMap>) -> Result<CorpusItems, IndexError> {
+    pub(super) fn read(self, fields: &Arc<FieldMap>, limits: &ReadLimits) -> Result<CorpusItems, IndexError> {
         let CorpusFile { path, name, in_folder } = self;
         let (format, compression) = FileFormat::of(path);
         let parser = |ids| RecordParser { names: fields.clone(), ids };
         match format {
             format if format.is_prose() => {
                 let path = path.to_owned();
-                Ok(Box::new(std::iter::once_with(move || prose::read(&path, name).map(CorpusItem::Prose))))
+                let limits = limits.clone();
+                Ok(Box::new(std::iter::once_with(move || prose::read(&path, name, &limits).map(CorpusItem::Prose))))
             }
             FileFormat::Lines => {
-                let reader = source_file::open(path, compression)?;
+                let reader = source_file::open(path, compression, limits)?;
                 Ok(records(lines::read(reader, path, parser(IdSource::Required))))
             }
             FileFormat::Table => {
-                let reader = source_file::open(path, compression)?;
+                let reader = source_file::open(path, compression, limits)?;
                 Ok(records(table::read(reader, path, parser(IdSource::FromContent))?))
             }
             FileFormat::Parquet if compression == Compression::None => {
@@ -51,7 +53,7 @@ impl CorpusFile<'_> {
             FileFormat::Unsupported(reason) if in_folder => Err(unsupported(path, reason.to_owned())),
             FileFormat::Unsupported(reason) => Err(unsupported(path, format!("{reason} (files read are {READABLE})"))),
             FileFormat::Unknown if in_folder => Err(unsupported(path, unknown(path))),
-            _ => json(path, compression, format, in_folder, fields),
+            _ => json(path, compression, format, in_folder, fields, limits),
         }
     }
 }
@@ -63,9 +65,10 @@ fn json(
     format: FileFormat,
     in_folder: bool,
     fields: &Arc<FieldMap>,
+    limits: &ReadLimits,
 ) -> Result<CorpusItems, IndexError> {
-    let mut reader = source_file::open(path, compression)?;
-    let start = source_file::peek(&mut reader).map_err(IndexError::io("read", path))?;
+    let mut reader = source_file::open(path, compression, limits)?;
+    let start = source_file::peek(&mut reader).map_err(|error| unread(path, error))?;
     let first = start.first().copied();
     if in_folder && !is_likely_records(start, fields) {
         let name = fields.text_names()[0];

@@ -8,6 +8,7 @@ use walkdir::{DirEntry, WalkDir};
 use super::field_map::FieldMap;
 use super::file_reader::CorpusFile;
 use super::format::FileFormat;
+use super::read_limits::ReadLimits;
 use super::{CorpusItem, CorpusItems};
 use crate::error::IndexError;
 
@@ -15,9 +16,10 @@ use crate::error::IndexError;
 /// links to folders. Files that are not of a corpus become [`CorpusItem::Skipped`].
 ///
 /// The name of a file is its path relative to `root`, so the same file always gives the same IDs.
-pub(super) fn read(root: &Path, fields: &Arc<FieldMap>) -> Result<CorpusItems, IndexError> {
+pub(super) fn read(root: &Path, fields: &Arc<FieldMap>, limits: &ReadLimits) -> Result<CorpusItems, IndexError> {
     let root = root.to_owned();
     let fields = fields.clone();
+    let limits = limits.clone();
     let files = files(&root)?;
     let dataset = DatasetKind::of(&root, &files);
     Ok(Box::new(files.into_iter().flat_map(move |path| -> CorpusItems {
@@ -25,7 +27,7 @@ pub(super) fn read(root: &Path, fields: &Arc<FieldMap>) -> Result<CorpusItems, I
             return Box::new(std::iter::once(Ok(CorpusItem::Skipped(path, reason.to_owned()))));
         }
         let name = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
-        match (CorpusFile { path: &path, name, in_folder: true }).read(&fields) {
+        match (CorpusFile { path: &path, name, in_folder: true }).read(&fields, &limits) {
             Ok(items) => Box::new(items.map(skip_unsupported)),
             Err(error) => Box::new(std::iter::once(skip_unsupported(Err(error)))),
         }

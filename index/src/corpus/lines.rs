@@ -4,6 +4,7 @@ use std::io::{BufRead, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::read_limits::unread;
 use super::record::RecordParser;
 use super::{CorpusRecord, LONGEST_RECORD};
 use crate::error::IndexError;
@@ -35,7 +36,7 @@ pub(super) fn read<R: BufRead + Send>(
                     let location = Location { file: file.clone(), line };
                     return Some(parser.parse(bytes.trim_ascii_end(), location));
                 }
-                Err(source) => return Some(Err(IndexError::Io { action: "read", path: file.to_path_buf(), source })),
+                Err(error) => return Some(Err(unread(&file, error))),
             }
         }
     })

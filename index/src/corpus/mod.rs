@@ -22,6 +22,7 @@ mod pdf_keys;
 mod pdf_objects;
 mod pdf_text;
 mod prose;
+mod read_limits;
 mod record;
 mod skipped;
 mod source_file;
@@ -44,6 +45,7 @@ use crate::triple::Triple;
 pub use field_map::FieldMap;
 pub(crate) use format::READABLE;
 pub use format::{is_json, is_prose};
+pub use read_limits::ReadLimits;
 pub use skipped::SkippedFiles;
 pub use tokens::TokenCounter;
 
@@ -92,6 +94,8 @@ pub struct CorpusOptions {
     pub overlap: usize,
     /// Names of the fields of records.
     pub fields: FieldMap,
+    /// Limits on the reading of each file.
+    pub limits: ReadLimits,
 }
 
 /// Document with its position in the corpus.
@@ -155,14 +159,16 @@ impl Corpus {
     /// reading.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Corpus, IndexError> {
         let fields = Arc::new(options.fields.clone());
+        let limits = options.limits.clone();
         let folder = path.is_dir();
         let items = if folder {
-            folder::read(path, &fields)?
+            folder::read(path, &fields, &limits)?
         } else {
             let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-            CorpusFile { path, name, in_folder: false }.read(&fields)?
+            CorpusFile { path, name, in_folder: false }.read(&fields, &limits)?
         };
-        let chunker = Chunker { size: options.chunk.map(|size| size.max(1)), overlap: options.overlap, tokens: None };
+        let size = options.chunk.map(|size| size.max(1));
+        let chunker = Chunker { size, overlap: options.overlap, tokens: None, limits };
         let prose = folder || is_prose(path);
         Ok(Corpus { prose, chunker, ..Corpus::over(name_of(path), path, items, options.skip_bad) })
     }
@@ -245,6 +251,8 @@ impl Corpus {
                     return Ok(Some(document));
                 }
             }
+            // Records that repeat earlier ones give no document, however many there are.
+            self.chunker.limits.check().map_err(|stop| stop.of_file(&self.path))?;
             let chunks = match self.items.next() {
                 None if self.seen.is_empty() => {
                     let path = self.path.clone();

@@ -6,6 +6,7 @@ use lopdf::{Document, Object};
 
 use super::pdf_fonts::FontEncodings;
 use super::prose::{ProseFault, Section, Sections};
+use super::read_limits::ReadLimits;
 use super::{LONGEST_RECORD, pdf_objects, pdf_text};
 
 /// Maximum bytes of the contents of all pages, decompressed. Pages may share one content, so even a small file can have
@@ -16,20 +17,23 @@ const LARGEST_CONTENTS: usize = 1 << 30;
 const LARGEST_OBJECTS: u64 = 2 << 30;
 
 /// Returns the title that the file names, if any, and one section per page.
-pub(super) fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
+pub(super) fn sections(bytes: &[u8], limits: &ReadLimits) -> Result<Sections, ProseFault> {
     // The parser of another crate reads untrusted bytes: a panic in it means a damaged file, and must not end a build.
-    catch_unwind(AssertUnwindSafe(|| pages(bytes)))
+    catch_unwind(AssertUnwindSafe(|| pages(bytes, limits)))
         .unwrap_or_else(|_| Err(ProseFault::Damaged("the PDF file cannot be read: it is damaged".to_owned())))
 }
 
-fn pages(bytes: &[u8]) -> Result<Sections, ProseFault> {
-    let document = pdf_objects::load(bytes, LARGEST_OBJECTS)?;
+fn pages(bytes: &[u8], limits: &ReadLimits) -> Result<Sections, ProseFault> {
+    let document = pdf_objects::load(bytes, LARGEST_OBJECTS, limits)?;
     let mut left = LONGEST_RECORD;
     let mut contents = LARGEST_CONTENTS;
     let mut fonts = FontEncodings::new(&document);
     let mut sections = Vec::new();
     for (number, page) in document.get_pages() {
-        let text = pdf_text::read(&document, &mut fonts, page, &mut contents)
+        let text = pdf_text::read(&document, &mut fonts, page, &mut contents, limits);
+        // A page whose reading was ended is not damaged.
+        limits.check()?;
+        let text = text
             .map_err(|error| ProseFault::Damaged(format!("page {number} of the PDF file cannot be read: {error}")))?;
         left = left.checked_sub(text.len()).ok_or_else(|| {
             ProseFault::Unsupported(format!("the PDF file holds more than {LONGEST_RECORD} bytes of text: split it"))
@@ -71,8 +75,17 @@ fn joined(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::time::{Duration, Instant};
+
     use super::super::pdf_objects::tests::encrypted;
+    use super::super::read_limits::tests::steps;
     use super::*;
+
+    /// Reads a file without limits.
+    fn sections(bytes: &[u8]) -> Result<Sections, ProseFault> {
+        super::sections(bytes, &ReadLimits::default())
+    }
 
     /// File of one page per text, with a cross-reference table.
     fn file(texts: &[&str]) -> Vec<u8> {
@@ -162,6 +175,43 @@ mod tests {
         let text = "one) Tj (".repeat((16 << 20) / 9 + 1);
         let refused = sections(&file(&["Page one.", &text]));
         assert!(matches!(refused, Err(ProseFault::Damaged(message)) if message.starts_with("page 2 of the PDF file")));
+    }
+
+    #[test]
+    fn pages_that_share_many_fonts_take_no_long_time() {
+        const MANY: usize = 20_000;
+        let kids: String = (0..MANY).map(|page| format!("{} 0 R ", 10 + page)).collect();
+        let fonts: String = (0..MANY).map(|font| format!("/F{font} 3 0 R")).collect();
+        let mut out = format!(
+            "%PDF-1.4\n1 0 obj\n<</Type/Catalog/Pages 2 0 R>>\nendobj\n2 0 obj\n<</Type/Pages/Kids[{kids}]/Count {MANY}>>\n\
+             endobj\n3 0 obj\n<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>\nendobj\n\
+             4 0 obj\n<</Title(The Title)>>\nendobj\n5 0 obj\n<</Font<<{fonts}>>>>\nendobj\n6 0 obj\n<</Length 40>>\nstream\n\
+             BT /F7 12 Tf 72 720 Td (The Seine.) Tj  \nendstream\nendobj\n"
+        );
+        for page in 0..MANY {
+            // Only the last page has content.
+            let contents = if page == MANY - 1 { "/Contents 6 0 R" } else { "" };
+            out += &format!("{} 0 obj\n<</Type/Page/Parent 2 0 R/Resources 5 0 R{contents}>>\nendobj\n", 10 + page);
+        }
+        let started = Instant::now();
+        let (_, found) = sections(&with_table(out)).ok().unwrap();
+        assert_eq!((found.len(), found[0].page, found[0].text.trim()), (1, Some(MANY as u32), "The Seine."));
+        // Generous, for slow machines under load. A look at all fonts of each page takes minutes.
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn a_reading_can_be_ended_at_every_step() {
+        let bytes = file(&["The Seine.", "Page two."]);
+        let (limits, count) = steps(usize::MAX);
+        assert!(super::sections(&bytes, &limits).is_ok());
+        let all = count.load(SeqCst);
+        // Each of eight objects; and of each page its content, its font and its end.
+        assert!(all >= 8 + 2 * 3, "{all}");
+        for most in 0..all {
+            let ended = super::sections(&bytes, &steps(most).0);
+            assert!(matches!(ended, Err(ProseFault::Stopped(_))), "{most}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Encodings of the fonts of a PDF file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use lopdf::{Dictionary, Document, Encoding, Object, ObjectId};
@@ -14,6 +14,9 @@ const MOST_WIDE_CODES: u64 = 1 << 18;
 
 /// Approximate memory of a code in the library's map, in bytes.
 const CODE_BYTES: usize = 64;
+
+/// Approximate memory of an entry that replaces a character of an encoding (`Differences`), in bytes.
+const DIFFERENCE_BYTES: usize = 32;
 
 /// Maximum bytes of the encodings of a file.
 const LARGEST_ENCODINGS: usize = 256 << 20;
@@ -32,21 +35,32 @@ impl<'d> FontEncodings<'d> {
         Self { document, known: HashMap::new(), left: LARGEST_ENCODINGS }
     }
 
-    /// Returns the encodings of the fonts of a page by their names in the page, without those that are not understood.
+    /// Returns the fonts of a page.
     ///
     /// # Errors
-    /// If the resources of the page cannot be read, or the encodings of the file are too large.
-    pub(super) fn of_page(&mut self, page: ObjectId) -> Result<BTreeMap<Vec<u8>, Rc<Encoding<'d>>>, String> {
-        let fonts = self.document.get_page_fonts(page).map_err(|error| error.to_string())?;
-        let mut encodings = BTreeMap::new();
-        for (name, font) in fonts {
-            let known = match self.known.get(&std::ptr::from_ref(font)) {
-                Some(known) => known.clone(),
-                None => self.learn(font)?,
-            };
-            encodings.extend(known.map(|encoding| (name, encoding)));
+    /// If the resources of the page cannot be read.
+    pub(super) fn of_page(&self, page: ObjectId) -> Result<PageFonts<'d>, String> {
+        let document: &'d Document = self.document;
+        let (own, shared) = document.get_page_resources(page).map_err(|error| error.to_string())?;
+        let shared = shared.into_iter().filter_map(|id| document.get_dictionary(id).ok());
+        let fonts = own.into_iter().chain(shared).filter_map(|resources| dictionary(document, resources, b"Font"));
+        Ok(PageFonts(fonts.collect()))
+    }
+
+    /// Returns the encoding of the font `name` of a page. `None` if there is no such font, or its encoding is not
+    /// understood.
+    ///
+    /// # Errors
+    /// If the encodings of the file are too large.
+    pub(super) fn encoding(&mut self, fonts: &PageFonts<'d>, name: &[u8]) -> Result<Option<Rc<Encoding<'d>>>, String> {
+        let document: &'d Document = self.document;
+        let Some(font) = fonts.0.iter().copied().find_map(|fonts| dictionary(document, fonts, name)) else {
+            return Ok(None);
+        };
+        match self.known.get(&std::ptr::from_ref(font)) {
+            Some(known) => Ok(known.clone()),
+            None => self.learn(font),
         }
-        Ok(encodings)
     }
 
     /// Decodes the encoding of a font.
@@ -60,10 +74,30 @@ impl<'d> FontEncodings<'d> {
         let codes = encoding.as_deref().map_or(0, codes);
         self.left = self
             .left
-            .checked_sub(table.len() + codes * CODE_BYTES)
+            .checked_sub(table.len() + codes * CODE_BYTES + self.differences(font) * DIFFERENCE_BYTES)
             .ok_or_else(|| format!("the encodings of the fonts take more than {LARGEST_ENCODINGS} bytes"))?;
         self.known.insert(font, encoding.clone());
         Ok(encoding)
+    }
+
+    /// Number of entries with which a font changes an encoding. Fonts may share them, and each gets a copy.
+    fn differences(&self, font: &Dictionary) -> usize {
+        let encoding = font.get_deref(b"Encoding", self.document).and_then(Object::as_dict);
+        let differences = encoding.and_then(|encoding| encoding.get(b"Differences")).and_then(Object::as_array);
+        differences.map_or(0, Vec::len)
+    }
+}
+
+/// Fonts of a page by their names, nearest first: its own, and those of its ancestors in the page tree. They are looked
+/// up only where text is shown in them, because pages may share any number of fonts.
+pub(super) struct PageFonts<'d>(Vec<&'d Dictionary>);
+
+/// Returns the dictionary `name` in another one, which may hold a reference to it.
+fn dictionary<'d>(document: &'d Document, within: &'d Dictionary, name: &[u8]) -> Option<&'d Dictionary> {
+    match within.get(name).ok()? {
+        Object::Reference(id) => document.get_dictionary(*id).ok(),
+        Object::Dictionary(found) => Some(found),
+        _ => None,
     }
 }
 
@@ -159,19 +193,38 @@ mod tests {
     fn a_font_is_decoded_once_unless_its_table_is_too_large() {
         let (document, page) = document("<0001> <0100> <0041>");
         let mut fonts = FontEncodings::new(&document);
-        let first = fonts.of_page(page).unwrap();
-        assert_eq!(first[&b"F1"[..]].bytes_to_string(&[0, 1, 0, 2]).unwrap(), "AB");
+        let names = fonts.of_page(page).unwrap();
+        assert!(fonts.known.is_empty(), "only the fonts that are used are decoded");
+        let first = fonts.encoding(&names, b"F1").unwrap().unwrap();
+        assert_eq!(first.bytes_to_string(&[0, 1, 0, 2]).unwrap(), "AB");
         let left = fonts.left;
         assert!(left <= LARGEST_ENCODINGS - 256 * CODE_BYTES);
-        let second = fonts.of_page(page).unwrap();
-        assert!(Rc::ptr_eq(&first[&b"F1"[..]], &second[&b"F1"[..]]) && fonts.left == left);
+        let second = fonts.encoding(&names, b"F1").unwrap().unwrap();
+        assert!(Rc::ptr_eq(&first, &second) && fonts.left == left);
+        assert!(fonts.encoding(&names, b"F2").unwrap().is_none());
         let mut fonts = FontEncodings { left: 1000, ..FontEncodings::new(&document) };
-        assert!(fonts.of_page(page).is_err_and(|error| error.contains("encodings")));
+        assert!(fonts.encoding(&names, b"F1").is_err_and(|error| error.contains("encodings")));
+    }
+
+    #[test]
+    fn entries_that_change_an_encoding_are_counted() {
+        let mut document = Document::with_version("1.5");
+        let names = (0..100).map(|_| Object::Name(b"A".to_vec())).collect();
+        let encoding = document.add_object(dictionary! { "Type" => "Encoding", "Differences" => Object::Array(names) });
+        let font = dictionary! { "Type" => "Font", "Subtype" => "Type1", "Encoding" => encoding };
+        let own = dictionary! { "Font" => dictionary! { "F1" => font } };
+        let page = document.add_object(dictionary! { "Type" => "Page", "Resources" => own });
+        let mut fonts = FontEncodings { left: 100 * DIFFERENCE_BYTES, ..FontEncodings::new(&document) };
+        let names = fonts.of_page(page).unwrap();
+        assert!(fonts.encoding(&names, b"F1").unwrap().is_some());
+        assert_eq!(fonts.left, 0);
     }
 
     #[test]
     fn a_range_of_all_codes_is_not_expanded() {
         let (document, page) = document("<00000000> <FFFFFFFF> <0041>");
-        assert!(FontEncodings::new(&document).of_page(page).unwrap().is_empty());
+        let mut fonts = FontEncodings::new(&document);
+        let names = fonts.of_page(page).unwrap();
+        assert!(fonts.encoding(&names, b"F1").unwrap().is_none());
     }
 }

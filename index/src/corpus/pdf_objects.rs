@@ -5,7 +5,7 @@
 //! the objects of the table only. So it reads these alone, from a copy of the file that [hides](pdf_keys) the rest; this
 //! module finds the contents of streams whose lengths are objects, decrypts objects, and reads object streams.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -14,6 +14,7 @@ use lopdf::xref::XrefEntry;
 use lopdf::{DecompressError, Document, EncryptionState, Error, LoadOptions, Object, ObjectId, ObjectStream, Stream};
 
 use super::prose::ProseFault;
+use super::read_limits::{ReadLimits, ReadStop};
 use super::{LONGEST_RECORD, pdf_keys};
 
 /// Approximate memory of an object besides its text, in bytes.
@@ -39,6 +40,8 @@ thread_local! {
     // The library calls a plain function, which holds no state, on the thread that loads the file.
     /// Bytes that further objects of the file that is being loaded may take.
     static BUDGET: Cell<u64> = const { Cell::new(0) };
+    /// Limits on the reading of the file that is being loaded.
+    static LIMITS: RefCell<ReadLimits> = const { RefCell::new(ReadLimits { bytes: None, go_on: None }) };
 }
 
 /// Payload of the panic that ends the loading of a file whose budget is used up.
@@ -47,18 +50,19 @@ struct Exhausted;
 /// Loads a file whose objects take at most about `most` bytes, or twice as much while a damaged file is loaded again.
 ///
 /// # Errors
-/// If the file is damaged or needs a password, or its objects take more.
-pub(super) fn load(bytes: &[u8], most: u64) -> Result<Document, ProseFault> {
+/// If the file is damaged or needs a password, its objects take more, or the reading has to end.
+pub(super) fn load(bytes: &[u8], most: u64, limits: &ReadLimits) -> Result<Document, ProseFault> {
     let start = bytes.windows(HEADER.len()).position(|window| window == HEADER).unwrap_or(0);
     let bytes = &bytes[start..];
     let hidden = pdf_keys::hidden(bytes);
-    let document = load_once(bytes, &hidden, most, false)?;
+    let document = load_once(bytes, &hidden, most, limits, false)?;
     if has_pages(&document) {
         return Ok(document);
     }
     // With a filter, the library does not search a damaged file for its objects by itself.
-    match load_once(bytes, &hidden, most, true) {
+    match load_once(bytes, &hidden, most, limits, true) {
         Ok(rebuilt) if has_pages(&rebuilt) => Ok(rebuilt),
+        Err(stopped @ ProseFault::Stopped(_)) => Err(stopped),
         _ => Ok(document),
     }
 }
@@ -68,20 +72,33 @@ fn has_pages(document: &Document) -> bool {
 }
 
 /// Loads a file once. `hidden` is the file as the library sees it.
-fn load_once(bytes: &[u8], hidden: &[u8], most: u64, force_reconstruct: bool) -> Result<Document, ProseFault> {
+fn load_once(
+    bytes: &[u8],
+    hidden: &[u8],
+    most: u64,
+    limits: &ReadLimits,
+    force_reconstruct: bool,
+) -> Result<Document, ProseFault> {
     BUDGET.set(most);
+    LIMITS.set(limits.clone());
     let options = LoadOptions {
         filter: Some(within_budget),
         max_decompressed_size: Some(LONGEST_RECORD),
         force_reconstruct,
         ..LoadOptions::default()
     };
-    let document = match catch_unwind(AssertUnwindSafe(|| Document::load_mem_with_options(hidden, options))) {
+    let loaded = catch_unwind(AssertUnwindSafe(|| Document::load_mem_with_options(hidden, options)));
+    LIMITS.set(ReadLimits::default());
+    let document = match loaded {
         Ok(loaded) => loaded.map_err(|error| unreadable(&error))?,
         Err(panic) if panic.is::<Exhausted>() => return Err(too_large(most)),
-        Err(panic) => resume_unwind(panic),
+        Err(panic) => match panic.downcast::<ReadStop>() {
+            Ok(stop) => return Err(ProseFault::Stopped(*stop)),
+            Err(other) => resume_unwind(other),
+        },
     };
-    let mut file = PartialDocument { document, bytes, stream_ends: OnceCell::new(), most, left: BUDGET.get() };
+    let stream_ends = OnceCell::new();
+    let mut file = PartialDocument { document, bytes, stream_ends, limits, most, left: BUDGET.get() };
     file.complete()?;
     Ok(file.document)
 }
@@ -96,6 +113,9 @@ fn too_large(most: u64) -> ProseFault {
 
 /// Subtracts an object from the budget, and hides an object stream. The library calls this before it keeps an object.
 fn within_budget(id: ObjectId, object: &mut Object) -> Option<(ObjectId, Object)> {
+    if let Err(stop) = LIMITS.with_borrow(ReadLimits::check) {
+        resume_unwind(Box::new(stop));
+    }
     let Some(left) = BUDGET.get().checked_sub(size(object)) else {
         // The library has no other way to end early. This one prints no message.
         resume_unwind(Box::new(Exhausted));
@@ -117,6 +137,7 @@ struct PartialDocument<'a> {
     bytes: &'a [u8],
     /// Places at which a stream may end, in order. Searched for once, if a length is wrong.
     stream_ends: OnceCell<Vec<usize>>,
+    limits: &'a ReadLimits,
     /// Bytes that all objects may take.
     most: u64,
     /// Bytes that further objects may take.
@@ -210,6 +231,8 @@ impl<'a> PartialDocument<'a> {
         };
         let hidden: Vec<ObjectId> = self.document.objects.iter().filter_map(hidden).collect();
         for id in hidden {
+            // A stream that cannot be decompressed takes time, but nothing of the budget.
+            self.limits.check()?;
             let Some(Object::Stream(stream)) = self.document.objects.get(&id) else { continue };
             if expansion(stream, self.left) > self.left {
                 return Err(too_large(self.most));
@@ -388,6 +411,11 @@ pub(super) mod tests {
 
     /// Bytes that the objects of the files below may take.
     const MOST: u64 = 10 << 20;
+
+    /// Loads a file without limits on its reading.
+    fn load(bytes: &[u8], most: u64) -> Result<Document, ProseFault> {
+        super::load(bytes, most, &ReadLimits::default())
+    }
 
     /// File without pages, whose object 3 is `object`. `more` further entries of its table name the same place.
     fn file(object: &str, more: usize) -> Vec<u8> {

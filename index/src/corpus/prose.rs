@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::format::{Compression, FileFormat, extension};
+use super::read_limits::{ReadLimits, ReadStop};
 use super::{LONGEST_RECORD, docx, html, markdown, pdf, source_file};
 use crate::error::IndexError;
 use crate::location::Location;
@@ -47,22 +48,32 @@ pub(super) enum ProseFault {
     Damaged(String),
     /// The file is intact but not supported. The message says what to do.
     Unsupported(String),
+    /// The reading was ended.
+    Stopped(ReadStop),
+}
+
+impl From<ReadStop> for ProseFault {
+    fn from(stop: ReadStop) -> ProseFault {
+        ProseFault::Stopped(stop)
+    }
 }
 
 /// Reads the text of a file. The IDs of its chunks are made from `name`.
 ///
 /// # Errors
-/// If the file cannot be opened, is too large or unsupported, or does not have the format that its name indicates.
-pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
+/// If the file cannot be opened, is too large or unsupported, does not have the format that its name indicates, or is not
+/// read to its end.
+pub(super) fn read(path: &Path, name: String, limits: &ReadLimits) -> Result<Prose, IndexError> {
     let (format, compression) = FileFormat::of(path);
     let limit = if matches!(format, FileFormat::Docx | FileFormat::Pdf) { LARGEST_CONTAINER } else { LONGEST_RECORD };
-    let bytes = source_file::read_whole(path, compression, limit)?;
+    let bytes = source_file::read_whole(path, compression, limit, limits)?;
     let file: Arc<Path> = path.into();
     let bad = |fault| match fault {
         ProseFault::Damaged(message) => {
             IndexError::BadRecord { location: Location { file: file.clone(), line: 1 }, message }
         }
         ProseFault::Unsupported(message) => IndexError::UnsupportedFile { path: path.to_owned(), message },
+        ProseFault::Stopped(stop) => stop.of_file(path),
     };
     let (title, sections) = match format {
         FileFormat::Html => {
@@ -70,7 +81,7 @@ pub(super) fn read(path: &Path, name: String) -> Result<Prose, IndexError> {
             html::sections(&bytes, is_xhtml).map_err(bad)?
         }
         FileFormat::Docx => docx::sections(&bytes).map_err(bad)?,
-        FileFormat::Pdf => pdf::sections(&bytes).map_err(bad)?,
+        FileFormat::Pdf => pdf::sections(&bytes, limits).map_err(bad)?,
         FileFormat::Markdown => markdown::sections(utf8(&bytes, &file)?).map_err(bad)?,
         _ => {
             let text = utf8(&bytes, &file)?.to_owned();

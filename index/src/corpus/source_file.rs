@@ -8,32 +8,38 @@ use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
 use super::format::Compression;
+use super::read_limits::{LimitedReader, ReadLimits, unread};
 use crate::error::IndexError;
 
 /// Size of a buffer over a file, in bytes. The content of the first one decides between a JSON list and JSONL.
 const BUFFER: usize = 1 << 16;
 
-/// Open file, decompressed.
-pub(super) type FileReader = BufReader<Box<dyn Read + Send>>;
+/// Open file, decompressed and within its limits.
+pub(super) type FileReader = BufReader<LimitedReader<Box<dyn Read + Send>>>;
 
 /// Opens a file and consumes its byte order mark.
-pub(super) fn open(path: &Path, compression: Compression) -> Result<FileReader, IndexError> {
+pub(super) fn open(path: &Path, compression: Compression, limits: &ReadLimits) -> Result<FileReader, IndexError> {
     let file = File::open(path).map_err(IndexError::io("open", path))?;
     let content: Box<dyn Read + Send> = match compression {
         Compression::None => Box::new(file),
         Compression::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, file))),
         Compression::Zstandard => Box::new(Frames::Compressed(BufReader::with_capacity(BUFFER, file))),
     };
-    let mut reader = BufReader::with_capacity(BUFFER, content);
-    skip_mark(&mut reader).map_err(IndexError::io("read", path))?;
+    let mut reader = BufReader::with_capacity(BUFFER, limits.reader(content));
+    skip_mark(&mut reader).map_err(|error| unread(path, error))?;
     Ok(reader)
 }
 
 /// Reads a file that is parsed as a whole. Refuses files of more than `limit` bytes, decompressed.
-pub(super) fn read_whole(path: &Path, compression: Compression, limit: usize) -> Result<Vec<u8>, IndexError> {
+pub(super) fn read_whole(
+    path: &Path,
+    compression: Compression,
+    limit: usize,
+    limits: &ReadLimits,
+) -> Result<Vec<u8>, IndexError> {
     let mut bytes = Vec::new();
-    let reader = open(path, compression)?;
-    reader.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(IndexError::io("read", path))?;
+    let reader = open(path, compression, limits)?;
+    reader.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(|error| unread(path, error))?;
     if bytes.len() > limit {
         let message = format!("the file is longer than {limit} bytes: split it");
         return Err(IndexError::UnsupportedFile { path: path.to_owned(), message });
@@ -125,6 +131,7 @@ mod tests {
     fn what_is_compressed_is_read_as_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.gz");
+        let read = |compression, limit| read_whole(&path, compression, limit, &ReadLimits::default());
         let mut gzip = Vec::new();
         for part in ["\u{feff}one\n", "two\n"] {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
@@ -132,24 +139,20 @@ mod tests {
             gzip.extend(encoder.finish().unwrap());
         }
         std::fs::write(&path, &gzip).unwrap();
-        assert_eq!(read_whole(&path, Compression::Gzip, 8).unwrap(), b"one\ntwo\n", "both members, without the mark");
+        assert_eq!(read(Compression::Gzip, 8).unwrap(), b"one\ntwo\n", "both members, without the mark");
         let level = ruzstd::encoding::CompressionLevel::Fastest;
         let frames = ["one\n", "two\n"].map(|part| ruzstd::encoding::compress_to_vec(part.as_bytes(), level));
         std::fs::write(&path, frames.concat()).unwrap();
-        assert_eq!(read_whole(&path, Compression::Zstandard, 8).unwrap(), b"one\ntwo\n", "both frames");
+        assert_eq!(read(Compression::Zstandard, 8).unwrap(), b"one\ntwo\n", "both frames");
         let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
         let [one, two] = &frames;
         std::fs::write(&path, [&skipped[..], one, skipped, two, skipped].concat()).unwrap();
-        assert_eq!(
-            read_whole(&path, Compression::Zstandard, 8).unwrap(),
-            b"one\ntwo\n",
-            "beside frames without content"
-        );
+        assert_eq!(read(Compression::Zstandard, 8).unwrap(), b"one\ntwo\n", "beside frames without content");
         std::fs::write(&path, frames.concat()).unwrap();
-        assert!(matches!(read_whole(&path, Compression::Zstandard, 7), Err(IndexError::UnsupportedFile { .. })));
+        assert!(matches!(read(Compression::Zstandard, 7), Err(IndexError::UnsupportedFile { .. })));
         std::fs::write(&path, &gzip[..gzip.len() - 9]).unwrap();
-        assert!(read_whole(&path, Compression::Gzip, 8).is_err(), "a file that is cut off");
+        assert!(read(Compression::Gzip, 8).is_err(), "a file that is cut off");
         std::fs::write(&path, "plain").unwrap();
-        assert!(read_whole(&path, Compression::Zstandard, 8).is_err());
+        assert!(read(Compression::Zstandard, 8).is_err());
     }
 }

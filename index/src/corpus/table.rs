@@ -7,6 +7,7 @@ use std::sync::Arc;
 use csv::{ByteRecord, ErrorKind, Reader, ReaderBuilder};
 use serde_json::{Map, Value};
 
+use super::read_limits::{ReadStop, unread};
 use super::record::RecordParser;
 use super::source_file::{self, FileReader};
 use super::{CorpusRecord, LONGEST_RECORD};
@@ -26,7 +27,7 @@ pub(super) fn read(
     path: &Path,
     parser: RecordParser,
 ) -> Result<impl Iterator<Item = Result<CorpusRecord, IndexError>> + Send + use<>, IndexError> {
-    let start = source_file::peek(&mut reader).map_err(IndexError::io("read", path))?;
+    let start = source_file::peek(&mut reader).map_err(|error| unread(path, error))?;
     let delimiter = delimiter(start);
     let bounded = BoundedRows { inner: reader, left: LONGEST_RECORD };
     let rows = ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
@@ -126,6 +127,11 @@ impl<R: BufRead> Table<R> {
         }
         // After other errors, the start of the next row is unknown.
         self.ended = true;
+        if let ErrorKind::Io(source) = error.kind()
+            && let Some(stop) = ReadStop::in_error(source)
+        {
+            return stop.of_file(&self.file);
+        }
         IndexError::BadCorpus { location, message: format!("the table cannot be read: {error}") }
     }
 }

@@ -174,7 +174,7 @@ fn every_chunk_of_a_file_knows_its_line() {
         let text = format!("\u{feff}\n{}", lines.collect::<String>());
         fs::write(&path, &text).unwrap();
         let chunker = Chunker { size: options.chunk, ..Chunker::default() };
-        let (records, _) = chunker.prose(&prose::read(&path, name.to_owned()).unwrap()).unwrap();
+        let (records, _) = chunker.prose(&prose::read(&path, name.to_owned(), &options.limits).unwrap()).unwrap();
         assert!(records.len() > 300, "{}", records.len());
         for CorpusRecord { location, document, .. } in records {
             let word = document.text.lines().next().unwrap();
@@ -393,6 +393,42 @@ fn a_folder_is_read_by_the_types_of_its_files() {
     let skipped = corpus.skipped_files();
     assert_eq!(skipped.by_type, [(".json".to_owned(), 1), (".png".to_owned(), 1)].into());
     assert!(skipped.first[0].0.ends_with("c.json") && skipped.first[1].1.contains("an image"), "{skipped:?}");
+}
+
+#[test]
+fn a_file_that_expands_beyond_its_limit_is_refused() {
+    const LIMIT: usize = 1 << 18;
+    let dir = tempfile::tempdir().unwrap();
+    let level = ruzstd::encoding::CompressionLevel::Fastest;
+    // None of them gives documents whose size could be counted.
+    for (name, content) in [
+        ("lines.jsonl.zst", ruzstd::encoding::compress_to_vec("\n".repeat(2 * LIMIT).as_bytes(), level)),
+        ("list.json.gz", gzip(&format!("[{}", " ".repeat(2 * LIMIT)))),
+        ("table.csv.gz", gzip(&format!("text\n{}", "again\n".repeat(LIMIT / 3)))),
+        ("text.txt.gz", gzip(&"word ".repeat(LIMIT / 2))),
+    ] {
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        let limits = ReadLimits { bytes: Some(LIMIT as u64), go_on: None };
+        let corpus = Corpus::open(&path, &CorpusOptions { limits, ..CorpusOptions::default() }).unwrap();
+        let error = corpus.collect::<Result<Vec<_>, _>>().unwrap_err();
+        assert!(matches!(error, IndexError::UnsupportedFile { .. }), "{error}");
+        assert!(error.to_string().contains("more than 262144 bytes, decompressed"), "{error}");
+    }
+}
+
+#[test]
+fn a_reading_ends_between_records_that_repeat() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.csv");
+    // Less than a block of the file, so that only the records are counted.
+    fs::write(&path, format!("text\n{}", "again\n".repeat(1000))).unwrap();
+    let (limits, count) = read_limits::tests::steps(500);
+    let mut corpus = Corpus::open(&path, &CorpusOptions { limits, ..CorpusOptions::default() }).unwrap();
+    assert_eq!(corpus.next().unwrap().unwrap().text, "again");
+    let error = corpus.next().unwrap().unwrap_err();
+    assert!(error.to_string().contains("was ended"), "{error}");
+    assert_eq!((count.load(std::sync::atomic::Ordering::SeqCst), corpus.next().is_none()), (501, true));
 }
 
 fn gzip(text: &str) -> Vec<u8> {

@@ -81,7 +81,11 @@ pub(crate) fn append(
     dims: usize,
 ) -> Result<LogPrefix, IndexError> {
     let position = prefix.bytes;
-    let record = record.encode(dims);
+    let record = record.encode(dims).map_err(|_| IndexError::Io {
+        action: "append a change of more than 4 GiB to",
+        path: path.to_owned(),
+        source: std::io::ErrorKind::FileTooLarge.into(),
+    })?;
     let head = head(&record);
     let frame = [head.bytes.as_slice(), record.as_slice()].concat();
     let new = !path.exists();

@@ -3,6 +3,7 @@
 //! A record is the length of its JSON as a little-endian `u32`, the JSON, and the vectors and scores as little-endian
 //! `f32`, in the order in which the JSON counts them.
 
+use std::num::TryFromIntError;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -80,8 +81,8 @@ struct RecordHead<D> {
 }
 
 impl DeltaRecord {
-    /// Encodes the record.
-    pub(crate) fn encode(&self, dims: usize) -> Vec<u8> {
+    /// Encodes the record. Fails if its JSON is 4 GiB or longer.
+    pub(crate) fn encode(&self, dims: usize) -> Result<Vec<u8>, TryFromIntError> {
         let synonyms = self.derived.synonyms.iter();
         let head = RecordHead {
             snapshot: self.snapshot,
@@ -95,13 +96,13 @@ impl DeltaRecord {
         // Serialization fails only for non-string map keys and failing writers; neither occurs here.
         #[allow(clippy::expect_used)]
         let json = serde_json::to_vec(&head).expect("plain data");
-        let mut bytes = (json.len() as u32).to_le_bytes().to_vec();
+        let mut bytes = length_bytes(json.len())?.to_vec();
         bytes.extend_from_slice(&json);
         let mut floats = |values: &[f32]| bytes.extend_from_slice(bytemuck::cast_slice(values));
         self.upserted.iter().for_each(|document| floats(&document.vector));
         self.derived.phrases.iter().chain(&self.derived.facts).for_each(|vector| floats(vector));
         self.derived.synonyms.iter().flat_map(|(_, list)| list).for_each(|(_, score)| floats(&[*score]));
-        bytes
+        Ok(bytes)
     }
 
     /// Decodes a record of vectors of `dims` numbers. `None` if the bytes are not such a record.
@@ -138,6 +139,11 @@ impl DeltaRecord {
     }
 }
 
+/// Encodes the length of the JSON of a record.
+fn length_bytes(length: usize) -> Result<[u8; 4], TryFromIntError> {
+    u32::try_from(length).map(u32::to_le_bytes)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -161,9 +167,15 @@ mod tests {
         };
         let deleted = vec!["gone".to_owned()];
         let record = DeltaRecord { snapshot: 3, deleted, upserted: vec![Arc::new(document)], derived };
-        let bytes = record.encode(2);
+        let bytes = record.encode(2).unwrap();
         assert_eq!(DeltaRecord::decode(&bytes, 2).unwrap(), record);
         assert!((0..bytes.len()).all(|end| DeltaRecord::decode(&bytes[..end], 2).is_none()));
         assert!(DeltaRecord::decode(&bytes, 3).is_none());
+    }
+
+    #[test]
+    fn a_length_that_does_not_fit_is_refused() {
+        assert_eq!(length_bytes(0x0102).unwrap(), [2, 1, 0, 0]);
+        assert!(length_bytes(u32::MAX as usize + 1).is_err());
     }
 }

@@ -293,21 +293,22 @@ impl Graph {
     }
 
     /// Returns the `k` phrases most similar to `query` that `usable` accepts.
-    pub(crate) fn nearest_phrases(&self, query: &[f32], k: usize, usable: impl Fn(&str) -> bool) -> Vec<Scored> {
+    pub(crate) fn nearest_phrases(&self, query: &[f32], k: usize, usable: impl Fn(u32) -> bool) -> Vec<Scored> {
         let base = self.base.phrase_vectors.rows().zip(0..);
         let added = self.delta.phrases.iter_from(0).map(|phrase| &*phrase.vector);
         let rows = base.chain(added.zip(self.base.phrases.len() as u32..));
         let scored = rows.map(|(row, number)| Scored { number, score: dot(query, row) });
-        let scored = scored.filter(|scored| usable(self.phrase(scored.number)));
+        let scored = scored.filter(|scored| usable(scored.number));
         // A passage names every phrase of a base snapshot, so no lookup is needed there.
         let scored = scored.filter(|scored| self.is_base() || self.has_phrase(scored.number));
         best_by(scored.collect(), k, |a, b| self.phrase_order(a, b))
     }
 
     /// Returns the `k` facts most similar to `query`, with the smallest and largest similarity of any fact, all exact.
-    /// `None` if there are no facts.
-    pub(crate) fn nearest_facts(&self, query: &[f32], k: usize) -> Option<Extremes> {
-        let gone = |fact| self.delta.passages_of_fact.get(fact).is_some_and(|passages| passages.is_empty());
+    /// Leaves out facts that `usable` does not accept. `None` if there are no facts.
+    pub(crate) fn nearest_facts(&self, query: &[f32], k: usize, usable: impl Fn(u32) -> bool) -> Option<Extremes> {
+        let removed = |fact| self.delta.passages_of_fact.get(fact).is_some_and(|passages| passages.is_empty());
+        let gone = |fact: u32| removed(fact) || !usable(fact);
         let base = self.base.fact_codes.extremes(&self.base.fact_vectors, query, k, &gone);
         let first = self.base.facts[0].len() as u32;
         let added_gone = |place| gone(first + place);

@@ -182,7 +182,7 @@ fn keys(graph: &Graph, query: &Query, text: &str) -> Vec<QueryEntity> {
 /// Returns the phrases most similar to a vector, without the empty phrase, which stands for text without ASCII letters
 /// or digits.
 fn nearest(graph: &Graph, vector: &[f32], count: usize) -> Vec<Scored> {
-    graph.nearest_phrases(vector, count, |phrase| !phrase.is_empty())
+    graph.nearest_phrases(vector, count, |phrase| !graph.phrase(phrase).is_empty())
 }
 
 /// Returns every fact that names one of the phrases.

@@ -218,7 +218,7 @@ impl SearchContext<'_> {
 
 /// Returns the facts most similar to the query with their exact scores, best first, ties by number.
 fn candidates(graph: &Graph, vector: &[f32], count: usize) -> Vec<CandidateFact> {
-    let Some(found) = graph.nearest_facts(vector, count) else { return Vec::new() };
+    let Some(found) = graph.nearest_facts(vector, count, |_| true) else { return Vec::new() };
     let scale = Scale::new(found.least, found.largest);
     let candidate =
         |Scored { number, score }| CandidateFact { fact: number, similarity: score, score: scale.apply(score) };

@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::SearchContext;
+use crate::condition::admits;
 use crate::error::IndexError;
 use crate::evidence::{Evidence, HitPath};
 use crate::graph::Graph;
@@ -23,16 +24,20 @@ impl SearchContext<'_> {
     /// recall.
     pub(super) fn by_hypergraph(&self, graph: &Graph) -> Result<Evidence, IndexError> {
         let vector = self.vector()?;
+        // Filtered before the best are taken, so that a condition does not shorten the lists.
+        let named = |phrase| graph.passages_of(phrase).iter().any(|&passage| admits(self.allowed, passage));
+        let stated = |fact| passages_stating(graph, fact, self.allowed).next().is_some();
         self.check("the phrases were searched")?;
-        let entities = graph.nearest_phrases(vector, MATCHES, |phrase| !phrase.is_empty());
+        let usable = |phrase| !graph.phrase(phrase).is_empty() && named(phrase);
+        let entities = graph.nearest_phrases(vector, MATCHES, usable);
         let entities: Vec<u32> = entities.iter().map(|scored| scored.number).collect();
         self.check("the facts were searched")?;
-        let facts = graph.nearest_facts(vector, MATCHES).map(|found| found.best).unwrap_or_default();
+        let facts = graph.nearest_facts(vector, MATCHES, stated).map(|found| found.best).unwrap_or_default();
         let facts: Vec<u32> = facts.iter().map(|scored| scored.number).collect();
         let ranked = ranked_facts(graph, &entities, &facts);
         self.check("the passages were read")?;
-        let stated = |(fact, _): &(u32, f64)| passages_stating(graph, *fact, self.allowed).next().is_some();
-        let ranked = ranked.into_iter().filter(stated).take(self.query.triples);
+        // The matched entities also have facts of other passages.
+        let ranked = ranked.into_iter().filter(|(fact, _)| stated(*fact)).take(self.query.triples);
         let mut budget = self.budget();
         let mut triples = Vec::new();
         let mut hits = Vec::new();

@@ -60,7 +60,8 @@ impl Index {
     /// allowed passages from the start, with the same scores as without a condition, so a search returns as many
     /// passages as it would without one, provided enough are allowed and reached. A walk covers the whole graph and
     /// drops other passages afterwards; its trace may therefore mention facts, phrases and paths of other documents.
-    /// Facts are searched without the condition too, so fewer triples than requested may remain. A condition is for
+    /// The facts from which a walk starts are searched without the condition too, so fewer triples than requested may
+    /// remain; [`Mode::Kag`] and [`Mode::Hypergraph`] match facts of allowed passages only. A condition is for
     /// relevance, not for access control. Each condition is evaluated once per document and snapshot, as long as it is
     /// among the eight most recently used.
     ///

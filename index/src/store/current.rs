@@ -61,6 +61,15 @@ impl CurrentStore {
         }
     }
 
+    /// Size of the document with this number in bytes: its ID, title, text and metadata.
+    pub(crate) fn bytes(&self, number: u32) -> Result<u64, IndexError> {
+        let Some(changed) = self.delta.get(number) else { return self.base.bytes(number) };
+        let document = changed.ok_or_else(|| self.base.broken(number))?;
+        let metadata = document.metadata.as_ref().and_then(|metadata| serde_json::to_vec(metadata).ok());
+        let texts = document.id.len() + document.title.len() + document.text.len();
+        Ok((texts + metadata.map_or(0, |json| json.len())) as u64)
+    }
+
     /// Reads the metadata of the document with this number. `None` if it has none.
     pub(crate) fn metadata(&self, number: u32) -> Result<Option<Map<String, Value>>, IndexError> {
         match self.delta.get(number) {

@@ -101,6 +101,11 @@ impl PassageStore {
         Ok(Document { id: id.to_owned(), title: title.to_owned(), text: text.to_owned(), triples: None, metadata })
     }
 
+    /// Size of the record with this number in bytes.
+    pub(crate) fn bytes(&self, number: u32) -> Result<u64, IndexError> {
+        self.record(number).map(|record| record.len() as u64).ok_or_else(|| self.broken(number))
+    }
+
     /// Reads the metadata of the document with this number. `None` if it has none.
     pub(crate) fn metadata(&self, number: u32) -> Result<Option<Map<String, Value>>, IndexError> {
         // Parses nothing else of the record, because conditions read the metadata of every passage.

@@ -34,6 +34,8 @@ proptest! {
             prop_assert_eq!(&store.document(number).unwrap(), document);
             prop_assert_eq!(store.content(number).unwrap(), document.content());
             prop_assert_eq!(store.passage(number).unwrap().text, document.text.clone());
+            let texts = document.id.len() + document.title.len() + document.text.len();
+            prop_assert!(store.bytes(number).unwrap() >= texts as u64);
             found.insert(document.id.clone(), store.find(&document.id).unwrap());
             prop_assert_eq!(found[&document.id], Some(number));
         }

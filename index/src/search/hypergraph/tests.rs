@@ -104,6 +104,17 @@ fn facts_come_in_the_words_of_their_passages() {
 }
 
 #[test]
+fn a_condition_holds_before_the_best_entities_and_facts_are_taken() {
+    let seine = |number| document(number, vec![Triple::new(format!("Seine {number}"), "flows through", "Paris")]);
+    let thames = document(8, vec![Triple::new("Thames", "washes", "London")]);
+    let (_dir, index) = built((0..8).map(seine).chain([thames]).collect());
+    let only = Condition::Compare { key: "number".into(), test: Comparison::Equal, value: 8.into() };
+    let evidence = index.search(&Query::new("Seine", Mode::Hypergraph, 5).only(only)).unwrap();
+    assert_eq!(evidence.triples.len(), 1, "{:?}", evidence.triples);
+    assert_eq!(evidence.hits.iter().map(|hit| hit.passage.id.as_str()).collect::<Vec<_>>(), ["p8"]);
+}
+
+#[test]
 fn a_condition_leaves_facts_of_its_passages_only() {
     let (_dir, index) = seine();
     let only = Condition::Compare { key: "number".into(), test: Comparison::Equal, value: 1.into() };
