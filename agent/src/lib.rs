@@ -11,7 +11,7 @@
 //! | `event`, `token_logprob`, `usage`, `trajectory`, `hidden_evidence`, `replay` | events, records, and replaying a record |
 //! | `citation` | passages that support an answer |
 //! | `sanitize`, `folded_text`, `hidden_text`, `evidence_header` | tags and headers in retrieved text made harmless |
-//! | `search`, `search_pool`, `excluded_passages` | search on threads of its own |
+//! | `search`, `search_pool`, `fair_semaphore`, `excluded_passages` | search on threads of its own |
 //! | `generator` | the interface to the engine |
 //! | `metric` | scores of answers and of retrieval |
 
@@ -34,6 +34,7 @@ mod event;
 mod evidence_header;
 mod evo_rag;
 mod excluded_passages;
+mod fair_semaphore;
 mod folded_text;
 mod generator;
 mod graphrag_r1;
@@ -97,6 +98,7 @@ pub use event::{Cited, EpisodeEnd, Event};
 pub use evidence_header::EvidenceHeader;
 pub use evo_rag::EvoRag;
 pub use excluded_passages::{ExcludedPassages, MAX_WITHOUT};
+pub use fair_semaphore::{FairPermit, FairSemaphore};
 pub use generator::{FingerprintFailure, Generator, Resumption, SessionSource, Steps};
 pub use graphrag_r1::GraphragR1;
 pub use guide::{AllowedActions, Guide, GuideState};

@@ -98,7 +98,8 @@ pub struct EpisodeOptions {
     pub prompt: Option<Vec<u32>>,
     /// Salt of the prefix cache, which separates tenants.
     pub salt: u64,
-    /// Tenant of the episode. The engine shares tokens and places in the batch fairly among tenants.
+    /// Tenant of the episode. The engine shares tokens and places in the batch fairly among tenants, and tenants get
+    /// the search threads in turn.
     pub tenant: u64,
     /// Priority of the episode's tokens relative to those of other tenants. `None` means normal priority.
     pub priority: Option<Priority>,

@@ -71,8 +71,9 @@ impl<S: SessionSource> Episode<S> {
     async fn search_again(&self, then: &SearchRecord) -> SearchRecord {
         let began = Instant::now();
         let wanted = self.settings.query(&then.query, &then.entities, then.mode);
+        let query = SearchQuery { tenant: self.settings.tenant, ..SearchQuery::from(wanted) };
         let result = match &self.runtime.searcher {
-            Some(searcher) => searcher.search(SearchQuery::from(wanted)).await,
+            Some(searcher) => searcher.search(query).await,
             None => Err(SearchError::Failed("no index is loaded".to_owned())),
         };
         let result = result.map(|found| self.settings.permitted(found));

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use tokio::sync::{Semaphore, oneshot};
+use futures::future::{BoxFuture, FutureExt};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{Instrument, Span};
 use waymark_index::{Evidence, Index, IndexError, LiveIndex, Mode, Query, QueryAnnouncement};
@@ -20,11 +20,13 @@ pub struct SearchQuery {
     pub wanted: Query,
     /// Search as a policy wrote it. For other searches, the text of `wanted`.
     pub written: String,
+    /// Tenant of the search. Tenants get the threads in turn.
+    pub tenant: u64,
 }
 
 impl From<Query> for SearchQuery {
     fn from(wanted: Query) -> SearchQuery {
-        SearchQuery { written: wanted.text.clone(), wanted }
+        SearchQuery { written: wanted.text.clone(), wanted, tenant: 0 }
     }
 }
 
@@ -167,7 +169,7 @@ impl<T: BlockingSearch + ?Sized> BlockingSearch for Arc<T> {
 pub struct SearchLimits {
     /// Number of concurrent searches, each on its own thread.
     pub threads: usize,
-    /// Maximum number of queued searches; further ones are refused.
+    /// Maximum number of queued searches. Further ones are refused, or take the places of a tenant with more.
     pub waiting: usize,
     /// Maximum duration of a search, including its time in the queue.
     pub timeout: Duration,
@@ -179,15 +181,15 @@ impl Default for SearchLimits {
     }
 }
 
-/// Runs blocking searches on a thread pool. A hanging search returns [`SearchError::Timeout`] to its caller, and its
-/// thread is replaced, so that it delays no other search; a panic is [`SearchError::Failed`].
+/// Runs blocking searches on a thread pool, which tenants use in turn. A hanging search returns
+/// [`SearchError::Timeout`] to its caller, and its thread is replaced, so that it delays no other search; a panic is
+/// [`SearchError::Failed`].
 #[derive(Clone)]
 pub struct Searcher(Arc<SearcherState>);
 
 struct SearcherState {
     find: Box<dyn BlockingSearch>,
     limits: SearchLimits,
-    admitted: Arc<Semaphore>,
     pool: SearchPool,
 }
 
@@ -211,8 +213,7 @@ impl Searcher {
         Ok(Searcher(Arc::new(SearcherState {
             find: Box::new(find),
             limits,
-            admitted: Arc::new(Semaphore::new(limits.threads + limits.waiting)),
-            pool: SearchPool::new(limits.threads)?,
+            pool: SearchPool::new(limits.threads, limits.waiting)?,
         })))
     }
 
@@ -221,7 +222,7 @@ impl Searcher {
         self.0.limits.threads.saturating_sub(self.0.pool.free())
     }
 
-    async fn find(&self, mut wanted: Query) -> Result<Evidence, SearchError> {
+    async fn find(&self, mut wanted: Query, tenant: u64) -> Result<Evidence, SearchError> {
         if !self.0.find.modes().contains(&wanted.mode) {
             return Err(SearchError::Unsupported(wanted.mode));
         }
@@ -232,29 +233,34 @@ impl Searcher {
         let own = Instant::now() + self.0.limits.timeout;
         let deadline = wanted.deadline.map_or(own, |theirs| own.min(theirs.into()));
         wanted.deadline = Some(deadline.into_std());
-        // Held until the search ends, so that running and queued searches together stay bounded.
-        let _admitted = self.0.admitted.clone().try_acquire_owned().map_err(|_| SearchError::Busy)?;
+        let thread = self.0.pool.thread(tenant).ok_or(SearchError::Busy)?;
         // Kept until the search ends, because only the search takes the vector.
         let _announced = self.0.find.announce_query(&wanted);
-        let answer = async {
-            let gone = || SearchError::Failed("the searcher has stopped".to_owned());
-            let permit = self.0.pool.thread().await.ok_or_else(gone)?;
+        let shared = self.0.clone();
+        let answer = async move {
+            // Another tenant may have taken the place in the queue.
+            let permit = thread.await.map_err(|_| SearchError::Busy)?;
             let (reply, answer) = oneshot::channel();
-            let shared = self.0.clone();
+            let finder = shared.clone();
             let span = Span::current();
             let work = move || -> Box<dyn FnOnce()> {
                 // A search whose caller has stopped waiting is not started.
                 let late = reply.is_closed() || Instant::now() >= deadline;
-                let search = || shared.guarded(&wanted);
+                let search = || finder.guarded(&wanted);
                 let found = if late { Err(SearchError::Timeout) } else { span.in_scope(search) };
                 // The caller gets the reply once the thread is free, so that its next search finds it free.
                 Box::new(move || drop(reply.send(found)))
             };
-            let ticket = self.0.pool.run(permit, Box::new(work));
-            let _given_up = AbandonOnDrop { shared: self.0.clone(), ticket, deadline };
-            answer.await.unwrap_or_else(|_| Err(gone()))
+            let ticket = shared.pool.run(permit, Box::new(work));
+            let _given_up = AbandonOnDrop { shared, ticket, deadline };
+            answer.await.unwrap_or_else(|_| Err(SearchError::Failed("the searcher has stopped".to_owned())))
         };
-        timeout_at(deadline, answer).await.unwrap_or(Err(SearchError::Timeout))
+        let answer = async move { timeout_at(deadline, answer).await.unwrap_or(Err(SearchError::Timeout)) };
+        // The caller may not be polled for long: a batch rests while its client does not read. A search that waited there
+        // would keep the thread that it gets, and not begin.
+        let (task, answer) = answer.in_current_span().remote_handle();
+        tokio::spawn(task);
+        answer.await
     }
 }
 
@@ -287,7 +293,7 @@ impl Drop for AbandonOnDrop {
 
 impl Search for Searcher {
     fn search(&self, query: SearchQuery) -> BoxFuture<'_, Result<Evidence, SearchError>> {
-        Box::pin(self.find(query.wanted))
+        Box::pin(self.find(query.wanted, query.tenant))
     }
 
     fn modes(&self) -> Vec<Mode> {
@@ -421,6 +427,29 @@ mod tests {
         settles("the search that hung ends", || counted.done() == 1).await;
         assert!(searcher.search(query("c")).await.is_ok());
         assert_eq!(counted.done(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_tenant_with_fewer_searches_takes_a_place_in_a_full_queue() {
+        let counted = Counted::default();
+        let searcher = searcher(limits(1, 2, PATIENCE), &counted);
+        let of = |tenant, text| searcher.search(SearchQuery { tenant, ..query(text) });
+        let (runs, waits, gives_way, other, refused, ()) =
+            tokio::join!(of(1, "hang"), of(1, "a"), of(1, "b"), of(2, "c"), of(2, "d"), async { counted.release() });
+        assert!([&runs, &waits, &other].iter().all(|result| result.is_ok()), "{runs:?} {waits:?} {other:?}");
+        assert_eq!((gives_way, refused), (Err(SearchError::Busy), Err(SearchError::Busy)));
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_polled_holds_no_thread() {
+        let counted = Counted::default();
+        let searcher = searcher(limits(1, 8, PATIENCE), &counted);
+        let (mut first, mut second) = (searcher.search(query("hang")), searcher.search(query("a")));
+        assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
+        counted.release();
+        assert!(searcher.search(query("b")).await.is_ok());
+        assert_eq!(counted.done(), 3);
+        assert!(first.await.is_ok() && second.await.is_ok());
     }
 
     #[tokio::test]

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tracing::Span;
+
+use super::fair_semaphore::{FairPermit, FairSemaphore};
 
 /// Maximum number of hanging searches whose threads are replaced. Beyond it a hanging search costs its thread.
 const MAX_STUCK: usize = 64;
@@ -25,7 +27,7 @@ type ThreadStart = fn(Box<dyn FnOnce() + Send>) -> std::io::Result<()>;
 struct SearchPoolState {
     queue: Mutex<Receiver<SearchJob>>,
     /// One permit per thread that is not stuck.
-    free: Arc<Semaphore>,
+    free: Arc<FairSemaphore>,
     stuck: AtomicUsize,
 }
 
@@ -36,7 +38,7 @@ pub(super) type JobWork = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
 struct SearchJob {
     work: JobWork,
     ticket: Arc<JobTicket>,
-    permit: OwnedSemaphorePermit,
+    permit: FairPermit,
 }
 
 /// State of a job, shared with its caller.
@@ -56,9 +58,10 @@ const ENDED: u8 = 2;
 const GIVEN_UP: u8 = 3;
 
 impl SearchPool {
-    pub(super) fn new(threads: usize) -> std::io::Result<SearchPool> {
+    /// Starts `threads` threads, for which up to `waiting` searches may wait.
+    pub(super) fn new(threads: usize, waiting: usize) -> std::io::Result<SearchPool> {
         let (jobs, queue) = channel();
-        let free = Arc::new(Semaphore::new(threads));
+        let free = FairSemaphore::new(threads, waiting);
         let shared = Arc::new(SearchPoolState { queue: Mutex::new(queue), free, stuck: AtomicUsize::new(0) });
         for _ in 0..threads {
             let shared = Arc::clone(&shared);
@@ -67,18 +70,18 @@ impl SearchPool {
         Ok(SearchPool { jobs, shared, start })
     }
 
-    /// Waits until a thread is free, and reserves it. `None` after the pool has ended.
-    pub(super) async fn thread(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.shared.free).acquire_owned().await.ok()
+    /// Queues a search of `tenant` for a thread; see [`FairSemaphore::wait`]. The permit reserves the thread.
+    pub(super) fn thread(&self, tenant: u64) -> Option<oneshot::Receiver<FairPermit>> {
+        self.shared.free.wait(tenant)
     }
 
     /// Returns the number of free threads.
     pub(super) fn free(&self) -> usize {
-        self.shared.free.available_permits()
+        self.shared.free.free()
     }
 
     /// Runs `work` on the thread that `permit` reserves.
-    pub(super) fn run(&self, permit: OwnedSemaphorePermit, work: JobWork) -> Arc<JobTicket> {
+    pub(super) fn run(&self, permit: FairPermit, work: JobWork) -> Arc<JobTicket> {
         let ticket = Arc::new(JobTicket::default());
         // Sending fails only after every thread has ended; the work is then dropped together with its reply channel.
         let _ = self.jobs.send(SearchJob { work, ticket: Arc::clone(&ticket), permit });
@@ -123,7 +126,7 @@ impl SearchPoolState {
     fn replace(&self, ticket: &JobTicket) -> bool {
         let hangs = ticket.0.compare_exchange(RUNNING, GIVEN_UP, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if hangs {
-            self.free.add_permits(1);
+            self.free.add_permit();
         } else {
             self.stuck.fetch_sub(1, Ordering::SeqCst);
         }
@@ -181,7 +184,7 @@ mod tests {
     /// Starts such a job on the only thread of `pool` and abandons it.
     async fn given_up(pool: &SearchPool) -> Sender<()> {
         let (work, begins, end) = held();
-        let ticket = pool.run(pool.thread().await.unwrap(), work);
+        let ticket = pool.run(pool.thread(0).unwrap().await.unwrap(), work);
         begins.recv_timeout(PATIENCE).unwrap();
         pool.give_up(&ticket);
         end
@@ -189,7 +192,7 @@ mod tests {
 
     /// Checks that the only thread of `pool` takes jobs, and that no job is stuck.
     async fn works(pool: &SearchPool) {
-        let permit = tokio::time::timeout(PATIENCE, pool.thread()).await.unwrap().unwrap();
+        let permit = tokio::time::timeout(PATIENCE, pool.thread(0).unwrap()).await.unwrap().unwrap();
         let (done, said) = channel();
         let tell = move || {
             let _ = done.send(7);
@@ -206,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_cannot_be_replaced_comes_back() {
         let pool =
-            SearchPool { start: |_| Err(std::io::Error::other("there are no more")), ..SearchPool::new(1).unwrap() };
+            SearchPool { start: |_| Err(std::io::Error::other("there are no more")), ..SearchPool::new(1, 8).unwrap() };
         let end = given_up(&pool).await;
         assert_eq!(pool.free(), 0);
         end.send(()).unwrap();
@@ -221,7 +224,7 @@ mod tests {
                 work();
             }))
         };
-        let pool = SearchPool { start: late, ..SearchPool::new(1).unwrap() };
+        let pool = SearchPool { start: late, ..SearchPool::new(1, 8).unwrap() };
         given_up(&pool).await.send(()).unwrap();
         works(&pool).await;
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_agent::SearchError;
+use waymark_agent::{SearchError, SearchQuery};
 use waymark_index::{
     AnswerCut, Evidence, GraphTrace, Hit, KagTrace, Mode, Query, SearchField, SearchFields, SearchScope, TripleHit,
     WithSearch,
@@ -100,7 +100,7 @@ pub(super) async fn find(
     let query = checked(&request)?;
     let started = Instant::now();
     let limit = state.config.answer_bytes;
-    let mut evidence = state.search(caller.salt, query.bytes(limit)).await?;
+    let mut evidence = state.search(caller, query.bytes(limit)).await?;
     let milliseconds = started.elapsed().as_secs_f64() * 1e3;
     if request.search.explain != Some(true) {
         (evidence.walk, evidence.association) = (None, None);
@@ -113,15 +113,17 @@ pub(super) async fn find(
 }
 
 impl AppState {
-    /// Searches for a client with this cache salt, and counts the search in the metrics.
+    /// Searches for a client, and counts the search in the metrics.
     ///
     /// # Errors
     /// 400 if the server has no index or the index does not support the mode; 500, 503 or 504 if the search failed.
-    pub(super) async fn search(&self, salt: u64, query: Query) -> Result<Evidence, ApiError> {
+    pub(super) async fn search(&self, caller: &Caller, query: Query) -> Result<Evidence, ApiError> {
         check_embedded("query", query.text.len(), MAX_QUERY_BYTES)?;
         let searcher = self.searcher()?;
         let started = Instant::now();
-        let found = searcher.search(query.cache_salt(salt).into()).await.map_err(ApiError::from);
+        let query = query.cache_salt(caller.salt);
+        let query = SearchQuery { tenant: caller.tenant(), ..SearchQuery::from(query) };
+        let found = searcher.search(query).await.map_err(ApiError::from);
         // A refused query is the client's mistake, not a failure of the search.
         let failed = found.as_ref().is_err_and(|error| error.code.status().is_server_error());
         self.metrics.client_searched(started.elapsed(), failed);

@@ -1,21 +1,31 @@
-//! Sharing of the engine among keys, and priorities.
+//! Sharing of the engine and of the search threads among keys, and priorities.
 
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, KeyEntry, RequestPriority, Scope, Secret};
+use waymark_agent::{BlockingSearch, SearchError, SearchLimits, Searcher};
+use waymark_engine::mock::Lines;
 use waymark_engine::{EngineConfig, MockBackend};
+use waymark_index::{Evidence, Mode, Query, QueryAnnouncement};
 
-use crate::harness::{ServerPlan, TestServer, answer, eventually, key_entry, says};
+use crate::harness::{PATIENCE, ServerPlan, TestServer, answer, eventually, evidence, key_entry, says, script, send};
 
-/// Builds a server with a key of each of these priorities. Its steps take 5 ms, and its batch has four places.
-async fn guarded(priorities: [RequestPriority; 2]) -> (TestServer, [Secret; 2]) {
+/// Creates a key of each of these priorities.
+fn two_keys(priorities: [RequestPriority; 2]) -> (ApiKeys, [Secret; 2]) {
     let secrets = [Secret::generate(), Secret::generate()];
     let entries = secrets.iter().zip(priorities).enumerate().map(|(index, (secret, priority))| KeyEntry {
         priority,
         ..key_entry(&format!("key-{index}"), secret, &[Scope::Infer])
     });
-    let keys = ApiKeys::open(None, entries.collect()).unwrap();
+    (ApiKeys::open(None, entries.collect()).unwrap(), secrets)
+}
+
+/// Builds a server with a key of each of these priorities. Its steps take 5 ms, and its batch has four places.
+async fn guarded(priorities: [RequestPriority; 2]) -> (TestServer, [Secret; 2]) {
+    let (keys, secrets) = two_keys(priorities);
     let backend = MockBackend::random(7, 259).with_time(Duration::from_millis(5), Duration::ZERO);
     let engine = EngineConfig { max_batch_rows: 4, ..EngineConfig::default() };
     (ServerPlan { keys, engine, ..ServerPlan::new(backend) }.build().await, secrets)
@@ -105,5 +115,75 @@ async fn a_priority_is_one_of_three() {
             assert_eq!(got, status, "{path}: {answer}");
             assert!(status == 200 || answer.to_string().contains("urgent"), "{answer}");
         }
+    }
+}
+
+/// Searcher whose first search lasts until the sender of `held` is dropped.
+struct HeldSearch {
+    held: Mutex<Receiver<()>>,
+    /// Queries that have begun to wait for a thread.
+    waiting: Mutex<Vec<String>>,
+    /// Queries that have got a thread.
+    begun: Mutex<Vec<String>>,
+}
+
+impl BlockingSearch for HeldSearch {
+    fn find(&self, query: &Query) -> Result<Evidence, SearchError> {
+        self.begun.lock().unwrap().push(query.text.clone());
+        // Fails as soon as the sender is dropped.
+        let _ = self.held.lock().unwrap().recv();
+        Ok(evidence("Goethe wrote Faust."))
+    }
+
+    fn announce_query(&self, query: &Query) -> Option<QueryAnnouncement> {
+        self.waiting.lock().unwrap().push(query.text.clone());
+        None
+    }
+
+    fn modes(&self) -> Vec<Mode> {
+        vec![Mode::Passage]
+    }
+
+    fn snapshot(&self) -> u64 {
+        3
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_searches_does_not_hold_up_the_searches_of_another_key() {
+    let question = json!({"model": "routerag", "question": "Who wrote Faust?"});
+    for (path, body) in [("/v1/search", json!({"query": "single"})), ("/v1/agent", question)] {
+        let (keys, [many, one]) = two_keys([RequestPriority::Normal; 2]);
+        let (release, held) = channel();
+        let held = Mutex::new(held);
+        let search = Arc::new(HeldSearch { held, waiting: Mutex::default(), begun: Mutex::default() });
+        let limits = SearchLimits { threads: 1, waiting: 64, timeout: 2 * PATIENCE };
+        let searcher = Arc::new(Searcher::new(Arc::clone(&search), limits).unwrap());
+        let lines = Lines::new([
+            "<think>a</think>\n<search>[passage] single</search>",
+            "<think>b</think>\n<answer> Goethe </answer>",
+        ])
+        .terminator("</information>\n\n");
+        let plan = ServerPlan { keys, searcher: Some(searcher), ..ServerPlan::new(script(&lines)) };
+        let server = plan.build().await;
+        let queries: Vec<_> = (0..24).map(|number| format!("batch {number}")).collect();
+        let batch = json!({"queries": queries});
+        let single = async {
+            eventually("the batch waits", || search.waiting.lock().unwrap().len() == 8).await;
+            send(&server, &one, "POST", path, &body).await
+        };
+        let released = async {
+            let waits = || search.waiting.lock().unwrap().iter().any(|text| text == "single");
+            eventually("the search of the other key waits", waits).await;
+            drop(release);
+        };
+        let (batch, (status, found), ()) =
+            tokio::join!(send(&server, &many, "POST", "/retrieve", &batch), single, released);
+        assert_eq!((batch.0, status), (200, 200), "{batch:?} {found}");
+        assert!(!found.to_string().contains("\"error\":\""), "{found}");
+        let begun = search.begun.lock().unwrap().clone();
+        // One search of the batch runs meanwhile, and the next one had its turn before.
+        assert_eq!(begun.iter().position(|text| text == "single"), Some(2), "{path}: {begun:?}");
+        server.quiet().await;
     }
 }

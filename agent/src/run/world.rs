@@ -108,7 +108,8 @@ impl World {
                 let wanted = self.settings.query(&search.query, &search.entities, mode);
                 // The index itself stops a search that the episode no longer waits for.
                 let wanted = wanted.deadline(self.deadline.into_std());
-                self.execute(SearchQuery { wanted, written: search.written }).instrument(span.clone()).await
+                let query = SearchQuery { wanted, written: search.written, tenant: self.settings.tenant };
+                self.execute(query).instrument(span.clone()).await
             }
         };
         record_outcome(&span, &result);

@@ -73,8 +73,8 @@ impl Caller {
         Ok(())
     }
 
-    /// Returns the engine's tenant that this request's tokens count towards: the key or, if the server has no keys, the
-    /// request itself.
+    /// Returns the tenant that this request's tokens and searches count towards: the key or, if the server has no keys,
+    /// the request itself.
     pub(crate) fn tenant(&self) -> u64 {
         let request = || self.request.map(|request| request.0.as_u64_pair().1);
         self.owner.map(KeyOwner::tenant).or_else(request).unwrap_or(0)

@@ -100,7 +100,7 @@ pub(crate) async fn find(
     let NodeQuery { text, limit } = NodeQuery::parse(query.as_deref())?;
     // BM25, because the text is a name or a part of one and needs no embedding.
     let search = Query { ranking: Ranking::Bm25, ..Query::new(text.as_str(), Mode::Passage, limit) };
-    let hits = state.search(caller.salt, search).await?.hits;
+    let hits = state.search(&caller, search).await?.hits;
     // Taken after the search: passages that another snapshot has removed meanwhile are left out.
     let index = library.live.current();
     run_blocking(move || {

@@ -1,11 +1,13 @@
 //! Searches for the queries of one request, several at a time.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use waymark_index::{Evidence, MAX_K, Query};
 
 use super::batch_answer::BatchResults;
+use crate::api::auth::Caller;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
 
@@ -17,7 +19,7 @@ const MAX_QUERIES: usize = 8192;
 const MAX_PASSAGES: usize = 1 << 19;
 
 /// Number of concurrent queries per request. The searcher bounds the total over all requests and refuses what exceeds
-/// it; a batch of any size takes only this many of its slots.
+/// it; a batch of any size takes only this many places in its queue.
 const IN_FLIGHT: usize = 8;
 
 /// Result of one query, and its duration in seconds.
@@ -49,14 +51,16 @@ pub(super) fn passages(param: &str, wanted: Option<usize>, default: usize) -> Re
 ///
 /// The results that wait for their turn take at most `--answer-bytes` together. A query that finds more than its share
 /// is searched again when its turn comes, with all of the room.
-pub(super) fn search(state: &AppState, salt: u64, param: &'static str, queries: Vec<Query>) -> BatchResults {
+pub(super) fn search(state: &AppState, caller: Caller, param: &'static str, queries: Vec<Query>) -> BatchResults {
     let whole = state.config.answer_bytes;
-    let again = state.clone();
+    let caller = Arc::new(caller);
+    let again = (state.clone(), Arc::clone(&caller));
     let state = state.clone();
     let searches = queries.into_iter().enumerate().map(move |(place, query)| {
         let state = state.clone();
+        let caller = Arc::clone(&caller);
         async move {
-            let found = find(&state, salt, query.clone().bytes(whole / IN_FLIGHT)).await;
+            let found = find(&state, &caller, query.clone().bytes(whole / IN_FLIGHT)).await;
             let found = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
             // A query is kept only if it has to be searched again.
             Ok::<_, ApiError>((place, (found.evidence.left_out > 0).then_some(query), found))
@@ -65,12 +69,12 @@ pub(super) fn search(state: &AppState, salt: u64, param: &'static str, queries: 
     // `buffered` keeps the order of the queries.
     let found = stream::iter(searches).buffered(IN_FLIGHT);
     let whole_result = move |(place, query, found): (usize, Option<Query>, BatchResult)| {
-        let state = again.clone();
+        let (state, caller) = again.clone();
         async move {
             let Some(query) = query else { return Ok(found) };
             let seconds = found.seconds;
             drop(found);
-            let found = find(&state, salt, query.bytes(whole)).await;
+            let found = find(&state, &caller, query.bytes(whole)).await;
             let found = found.map_err(|error| error.with_param(format!("{param}[{place}]")))?;
             Ok(BatchResult { seconds: found.seconds + seconds, ..found })
         }
@@ -78,8 +82,8 @@ pub(super) fn search(state: &AppState, salt: u64, param: &'static str, queries: 
     found.and_then(whole_result).boxed()
 }
 
-async fn find(state: &AppState, salt: u64, query: Query) -> Result<BatchResult, ApiError> {
+async fn find(state: &AppState, caller: &Caller, query: Query) -> Result<BatchResult, ApiError> {
     let started = Instant::now();
-    let evidence = state.search(salt, query).await?;
+    let evidence = state.search(caller, query).await?;
     Ok(BatchResult { evidence, seconds: started.elapsed().as_secs_f64() })
 }

@@ -85,7 +85,7 @@ pub(crate) async fn query(
     let empty = r#"{"docs":[],"facts":[]}"#;
     let item = |found: BatchResult| DocsAndFacts::from(found.evidence);
     let answer = BatchAnswer { item, empty, queries: queries.len(), times: None, limit };
-    answer.respond(batch::search(&state, caller.salt, "query", queries)).await
+    answer.respond(batch::search(&state, caller, "query", queries)).await
 }
 
 impl From<Evidence> for DocsAndFacts {

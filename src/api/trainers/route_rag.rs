@@ -88,7 +88,7 @@ pub(crate) async fn search(
     let times = Some(request.return_times.unwrap_or(false));
     let limit = state.config.answer_bytes;
     let answer = BatchAnswer { item: list, empty: "[]", queries: queries.len(), times, limit };
-    answer.respond(batch::search(&state, caller.salt, "queries", queries)).await
+    answer.respond(batch::search(&state, caller, "queries", queries)).await
 }
 
 /// Parses a query with its mode tags.

@@ -112,7 +112,7 @@ pub(crate) async fn retrieve(
     };
     let limit = state.config.answer_bytes;
     let answer = BatchAnswer { item: list, empty: "[]", queries: queries.len(), times: None, limit };
-    answer.respond(batch::search(&state, caller.salt, "queries", queries)).await
+    answer.respond(batch::search(&state, caller, "queries", queries)).await
 }
 
 fn retrieved(hit: Hit, scored: bool) -> RetrievedDocument {
