@@ -88,8 +88,8 @@ impl ConstraintState for ClosingProgress {
             ClosingState::Inside(inner) => {
                 let mut mask = inner.allowed()?.unwrap_or_else(|| TokenMask::all(rule.ends.tokens.len()));
                 let whole = rule.eos.iter().any(|&id| mask.allows(id));
-                // Forbids the end-of-sequence tokens as well, which have no bytes.
                 mask.keep(&rule.ends.text);
+                rule.eos.iter().for_each(|&id| mask.forbid(id));
                 // Where the inner text may end, the tag takes the place of the end of the sequence.
                 if let Some(begins) = rule.ends.closes.first().filter(|_| whole) {
                     mask.add(begins);
@@ -154,5 +154,20 @@ mod tests {
         ] {
             assert_eq!(written(json, text), fits);
         }
+    }
+
+    #[test]
+    fn an_end_token_with_bytes_does_not_take_the_place_of_the_tag() {
+        let mut tokens = TokenBytes::clone(&Tokenizer::bytes().table());
+        let end = tokens.len() as u32;
+        tokens.push(b"[end]", false);
+        let tokens = Arc::new(tokens);
+        let number = Json::Schema(serde_json::json!({"type": "integer"}));
+        let grammar = Vocabulary::new(&tokens, &[end]).unwrap().compile(&number).unwrap();
+        let ends = Arc::new(ClosingTag::new("</answer>", tokens));
+        let mut turn = AnswerClosing::new(Arc::new(grammar), ends, vec![end]).begin();
+        turn.accept(u32::from(b'1')).unwrap();
+        let mask = turn.allowed().unwrap().unwrap();
+        assert!(mask.allows(u32::from(b'<')) && !mask.allows(end));
     }
 }

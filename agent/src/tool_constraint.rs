@@ -252,6 +252,26 @@ mod tests {
     }
 
     #[test]
+    fn an_end_token_with_bytes_ends_no_call_inside_a_text() {
+        let mut tokens = TokenBytes::clone(&Tokenizer::bytes().table());
+        let end = tokens.len() as u32;
+        tokens.push(b"<end>", false);
+        let tokens = Arc::new(tokens);
+        let vocabulary = Vocabulary::new(&tokens, &[end]).unwrap();
+        let query = json!({"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]});
+        let tools = [tool("get", Some(query))];
+        let rule = ToolConstraint::new(tools.iter(), DEMANDED, &vocabulary, tokens, &[end]).unwrap();
+        let mut reply = rule.begin();
+        for byte in b"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"query\": \"ab\"}}\n</tool_call>" {
+            let id = u32::from(*byte);
+            let mask = reply.allowed().unwrap().unwrap();
+            assert!(mask.allows(id) && !mask.allows(end), "at {:?}", char::from(*byte));
+            reply.accept(id).unwrap();
+        }
+        assert!(reply.allowed().unwrap().unwrap().allows(end));
+    }
+
+    #[test]
     fn parameters_that_cannot_be_held_to_are_refused_with_the_name() {
         let tokenizer = Tokenizer::bytes();
         let vocabulary = Vocabulary::new(&tokenizer.table(), &[EOS]).unwrap();

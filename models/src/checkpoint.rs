@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::ModelError;
 use crate::chat::ChatTemplate;
 use crate::layout::ModelLayout;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{END_TOKENS, Tokenizer};
 use crate::weights::{Gguf, Weights};
 
 /// An opened and validated base model.
@@ -25,11 +25,6 @@ pub struct Checkpoint {
     /// Name of the model: its file name without the extension, or its directory name.
     pub name: String,
 }
-
-/// End-of-turn tokens of all known model families. A checkpoint names one or two of them, but its model may emit
-/// any.
-const END_TOKENS: [&str; 7] =
-    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"];
 
 impl Checkpoint {
     /// Opens a GGUF file, or a Hugging Face directory with `config.json`, safetensors and `tokenizer.json`.
@@ -49,6 +44,7 @@ impl Checkpoint {
         let tokenizer = tokenizer.fitted_to(rows).map_err(corrupt)?;
         // A token without an embedding is never sampled.
         eos.retain(|&id| (id as usize) < rows);
+        let tokenizer = tokenizer.with_ends(&eos);
         let template = template
             .map(|template| template.with_control_tokens(tokenizer.control_names()))
             .map(|template| template.with_markers(tokenizer.marker_names()));

@@ -252,10 +252,26 @@ fn a_partial_file_that_cannot_be_resumed_is_thrown_away() {
     for length in [CONTENT.len(), CONTENT.len() + 9] {
         let mut bench = Bench::new(CONTENT).with_hub(&hub);
         bench.options.python = "no-such-python".to_owned();
-        let blobs = bench.cache().join("models/little.partial/hub/models--org--little/blobs");
-        fs::create_dir_all(&blobs).unwrap();
-        fs::write(blobs.join(format!("etag-{}.part", CONTENT.len())), vec![b'x'; length]).unwrap();
+        let parts = bench.cache().join("models/little.partial/hub");
+        fs::create_dir_all(&parts).unwrap();
+        let etag = Sha256::digest(format!("etag-{}", CONTENT.len()));
+        let name: String = etag.iter().map(|byte| format!("{byte:02x}")).collect();
+        fs::write(parts.join(format!("{name}.part")), vec![b'x'; length]).unwrap();
         assert_eq!(fs::read(bench.pull().unwrap()).unwrap(), CONTENT, "{length}");
+        assert_eq!(hub.starts().pop(), Some(("model.bin".to_owned(), 0)));
+    }
+}
+
+#[test]
+fn an_etag_names_no_file_of_this_machine() {
+    let hub = Hub::serve(&[("model.bin", CONTENT)]);
+    for relative in [false, true] {
+        let bench = Bench::new(CONTENT).with_hub(&hub);
+        let victim = bench.folder.path().join("victim");
+        fs::write(&victim, b"mine").unwrap();
+        hub.tag(if relative { "../../../../../../victim" } else { victim.to_str().unwrap() });
+        assert_eq!(fs::read(bench.pull().unwrap()).unwrap(), CONTENT);
+        assert_eq!(fs::read(&victim).unwrap(), b"mine", "relative: {relative}");
     }
 }
 

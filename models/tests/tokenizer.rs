@@ -392,6 +392,61 @@ fn control_tokens_of_phi3_swallow_the_white_space_after_them() {
 }
 
 #[test]
+fn tags_of_turns_control_the_model_whatever_type_a_gguf_gives_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let template = "{% for m in messages %}<start_of_turn>{{ m.content }}<end_of_turn>{% endfor %}";
+    // Kinds of tokens: 1 is ordinary, 4 user-defined.
+    for (model, kind) in [("llama", 1), ("llama", 4), ("gpt2", 1), ("gpt2", 4)] {
+        let entries = [
+            ("model", text(model)),
+            ("pre", text("smollm")),
+            ("tokens", text_list(&["<start_of_turn>", "<end_of_turn>", "a", "b", "ab", "<eos>"])),
+            ("merges", text_list(&["a b"])),
+            ("scores", Value::Array(vec![Value::F32(0.0); 6])),
+            ("token_type", Value::Array([kind, kind, 1, 1, 1, kind].map(Value::I32).to_vec())),
+            ("add_space_prefix", Value::Bool(false)),
+            ("bos_token_id", Value::U32(2)),
+            ("eos_token_id", Value::U32(5)),
+        ];
+        let mut metadata = entries.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
+        metadata.push(("tokenizer.chat_template".to_owned(), text(template)));
+        synthetic::write_gguf(&path, "llama", GgmlDType::F32, metadata);
+        let Checkpoint { tokenizer, template, eos, .. } = Checkpoint::open(&path).unwrap();
+        let segments = template.unwrap().render_segments(&[Message::new("user", "ab")], false).unwrap();
+        assert_eq!(tokenizer.encode_prompt(&segments).unwrap(), [0, 4, 1], "{model} {kind}");
+        assert_eq!(eos, [1, 5], "{model} {kind}");
+        assert_eq!(tokenizer.decode(&[4, 1, 5]), "ab", "{model} {kind}");
+        // A word that a file names as BOS stays one.
+        let control: Vec<u32> = (0..6).filter(|&id| tokenizer.is_control(id)).collect();
+        assert_eq!(control, [0, 1, 5], "{model} {kind}");
+    }
+}
+
+#[test]
+fn an_end_token_that_a_folder_declares_as_text_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    synthetic::write_hf(folder.path(), "llama", false);
+    let write = |file: &str, json: serde_json::Value| {
+        std::fs::write(folder.path().join(file), json.to_string()).unwrap();
+    };
+    let added = [(2, "<|im_end|>"), (3, "<think>")].map(|(id, name)| {
+        let mut entry = added_token(id, name, false);
+        entry["special"] = false.into();
+        entry
+    });
+    let model = serde_json::json!({ "type": "BPE", "vocab": { "a": 0, "\n": 1 }, "merges": [] });
+    write("tokenizer.json", serde_json::json!({ "version": "1.0", "added_tokens": added, "model": model }));
+    write("generation_config.json", serde_json::json!({ "eos_token_id": [1, 2] }));
+    let Checkpoint { tokenizer, eos, .. } = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(eos, [1, 2]);
+    assert!(tokenizer.is_control(2) && tokenizer.table().get(2).is_empty());
+    assert_eq!(tokenizer.decode(&[0, 3, 2]), "a<think>");
+    // A word of the vocabulary that ends a turn stands in other texts too.
+    assert_eq!(tokenizer.encode("a\na", Specials::Literal).unwrap(), [0, 1, 0]);
+}
+
+#[test]
 fn added_tokens_without_an_embedding_are_text() {
     let folder = tempfile::tempdir().unwrap();
     synthetic::write_hf(folder.path(), "llama", false);

@@ -3,6 +3,7 @@
 
 mod synthetic;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use synthetic::{HIDDEN, VOCAB, metadata, tensors, values, write_gguf, write_hf};
 use waymark_models::ModelError;
-use waymark_models::architecture::QkNorm;
+use waymark_models::architecture::{DecoderConfig, QkNorm};
 use waymark_models::decoder::RopeScaling;
 use waymark_models::weights::{Gguf, Weights};
 
@@ -183,6 +184,51 @@ fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
         let error = config(name).unwrap_err();
         assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(name), "{error}");
     }
+}
+
+/// Returns the configuration of a GGUF with `further` metadata, which replace those of the little decoder with the same
+/// key. The configuration reads no tensor of the file except the embedding matrix.
+fn gguf_config(architecture: &str, further: &[(&str, Value)]) -> Result<DecoderConfig, ModelError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let mut metadata: HashMap<String, Value> = metadata(architecture).into_iter().collect();
+    metadata.extend(further.iter().map(|(key, value)| (format!("{architecture}.{key}"), value.clone())));
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let embedding = Tensor::zeros((VOCAB, HIDDEN), DType::F32, &Device::Cpu).unwrap();
+    let embedding = QTensor::quantize(&embedding, GgmlDType::F32).unwrap();
+    let tensors = [("token_embd.weight", &embedding)];
+    gguf_file::write(&mut File::create(&path).unwrap(), &metadata, &tensors).unwrap();
+    Gguf::open(&path).unwrap().config()
+}
+
+#[test]
+fn early_files_of_phi3_with_a_short_context_get_its_window() {
+    let window = |layers: u32, context: u32, stated: Option<u32>| {
+        let mut further = vec![("block_count", Value::U32(layers)), ("context_length", Value::U32(context))];
+        further.extend(stated.map(|window| ("attention.sliding_window", Value::U32(window))));
+        let architecture = gguf_config("phi3", &further).unwrap().architecture;
+        let windows: Vec<_> = (0..layers as usize).map(|layer| architecture.layer(layer).window).collect();
+        assert!(windows.iter().all(|window| *window == windows[0]), "{windows:?}");
+        windows[0]
+    };
+    assert_eq!([32, 40].map(|layers| window(layers, 4096, None)), [Some(2047); 2]);
+    assert_eq!(window(32, 4096, Some(1024)), Some(1024));
+    // Other context lengths, Phi-4 and Phi-4-mini.
+    for (layers, context) in [(32, 8192), (32, 131_072), (40, 16_384), (24, 4096)] {
+        assert_eq!(window(layers, context, None), None, "{layers} layers, {context} tokens");
+    }
+}
+
+#[test]
+fn a_size_that_is_the_same_in_each_layer_is_read() {
+    let sizes = |values: [u32; 2]| Value::Array(values.map(Value::U32).to_vec());
+    let with = |key: &str, value: Value| gguf_config("llama", &[(key, value)]);
+    assert_eq!(with("attention.head_count_kv", sizes([1, 1])).unwrap().kv_heads, 1);
+    assert_eq!(with("feed_forward_length", sizes([32, 32])).unwrap().ffn, 32);
+    let error = with("attention.head_count_kv", sizes([2, 1])).unwrap_err();
+    assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains("head_count_kv"), "{error}");
+    let error = with("attention.head_count_kv", Value::String("two".to_owned())).unwrap_err();
+    assert!(matches!(error, ModelError::Corrupt { .. }) && error.to_string().contains("integer"), "{error}");
 }
 
 #[test]

@@ -39,8 +39,9 @@ impl fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Creates a vocabulary from the bytes of each token. Any token of `eos` ends an output. Control tokens have no
-    /// bytes and never occur in an output, and neither do tokens of more than 1,024 bytes.
+    /// Creates a vocabulary from the bytes of each token. Any token of `eos` ends an output, and is never text in it, even
+    /// if it has bytes. Control tokens have none and never occur in an output, and neither do tokens of more than 1,024
+    /// bytes.
     ///
     /// # Errors
     /// [`GrammarError::Vocabulary`] when no token can end an output.
@@ -50,7 +51,8 @@ impl Vocabulary {
         let Some(&first) = eos.first() else {
             return Err(GrammarError::Vocabulary("no token ends a text".into()));
         };
-        let word = |id: u32| Some(tokens.get(id)).filter(|bytes| bytes.len() <= LONGEST_TOKEN).unwrap_or_default();
+        let is_text = |id: u32, bytes: &[u8]| bytes.len() <= LONGEST_TOKEN && !eos.contains(&id);
+        let word = |id: u32| Some(tokens.get(id)).filter(|bytes| is_text(id, bytes)).unwrap_or_default();
         let words: Vec<Vec<u8>> = (0..size).map(|id| word(id).to_vec()).collect();
         let trie = TokTrie::from(&TokRxInfo::new(size, first), &words).with_eos_tokens(&eos);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -185,6 +187,19 @@ mod tests {
         let mask = grammar.begin().allowed().unwrap();
         assert!(mask.allows(u32::from(b'a')));
         assert_eq!([first, first + 1, first + 2].map(|id| mask.allows(id)), [true, false, false]);
+    }
+
+    #[test]
+    fn an_end_token_with_bytes_is_no_text() {
+        let mut table = TokenBytes::clone(&Tokenizer::bytes().table());
+        let end = table.len() as u32;
+        table.push(b"<end>", false);
+        let vocabulary = Vocabulary::new(&table, &[end]).unwrap();
+        let mut writer = vocabulary.compile(&Json::Schema(serde_json::json!({"type": "string"}))).unwrap().begin();
+        for (byte, ends) in [(b'"', false), (b'a', false), (b'"', true)] {
+            writer.accept(u32::from(byte)).unwrap();
+            assert_eq!(writer.allowed().unwrap().allows(end), ends, "after {:?}", char::from(byte));
+        }
     }
 
     #[test]

@@ -1,13 +1,15 @@
-//! Downloads from the model hub through the `hf-hub` crate, which resumes interrupted downloads.
+//! Downloads from the model hub, which the `hf-hub` crate asks for the files of a repository and their metadata.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiRepo, Metadata};
 use hf_hub::{Cache, Repo, RepoType};
+use sha2::{Digest, Sha256};
 
+use super::download::Downloader;
 use super::store::{Store, digest};
 use super::{Progress, PullError, PullOptions};
 use crate::catalog::{self, is_plain};
@@ -215,28 +217,26 @@ struct Hub {
     id: String,
     api: Api,
     repo: ApiRepo,
-    /// Directory in which `hf-hub` keeps finished and unfinished downloads of the repository.
-    blobs: PathBuf,
+    downloader: Downloader,
+    /// Directory of finished and unfinished downloads.
+    parts: PathBuf,
 }
 
 impl Hub {
     fn open(id: &str, revision: &str, store: &Store, options: &PullOptions) -> Result<Self, PullError> {
         let failed = |reason: String| PullError::Hub { id: id.to_owned(), reason };
-        // The hub cache lies on the same disk as the weight cache, so a finished download is moved by a
-        // rename.
-        let cache = store.partial().join("hub");
-        let mut builder = ApiBuilder::from_cache(Cache::new(cache.clone()))
-            .with_progress(false)
-            .with_retries(2)
-            .with_token(options.token.clone());
+        // On the same disk as the weight cache, so a finished download is moved by a rename.
+        let parts = store.partial().join("hub");
+        // `hf-hub` itself downloads nothing, so its cache stays empty.
+        let mut builder = ApiBuilder::from_cache(Cache::new(parts.clone())).with_token(options.token.clone());
         if let Some(endpoint) = &options.hub {
             // `hf-hub` appends paths that begin with a slash.
             builder = builder.with_endpoint(endpoint.trim_end_matches('/').to_owned());
         }
         let api = builder.build().map_err(|error| failed(error.to_string()))?;
-        let repo = model(id, revision);
-        let blobs = cache.join(repo.folder_name()).join("blobs");
-        let hub = Self { id: id.to_owned(), repo: api.repo(repo), api, blobs };
+        let repo = api.repo(model(id, revision));
+        let downloader = Downloader::new(id, options.token.as_deref(), CONNECT_TIMEOUT);
+        let hub = Self { id: id.to_owned(), repo, api, downloader, parts };
         hub.reach()?;
         Ok(hub)
     }
@@ -273,31 +273,25 @@ impl Hub {
         Ok((Self { repo, ..self }, names, info.sha))
     }
 
+    fn metadata(&self, name: &str) -> Result<Metadata, PullError> {
+        self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))
+    }
+
     /// Downloads a file, or the rest of it, and returns its path.
     fn download(&self, name: &str, progress: &dyn Progress) -> Result<PathBuf, PullError> {
-        let attempt = || {
-            let listener = Listener { progress, message: format!("downloading {name}"), done: 0, total: None };
-            self.repo.download_with_progress(name, listener)
-        };
-        let link = match attempt() {
-            Err(error) if cannot_resume(&error) => {
-                self.forget_parts()?;
-                attempt()
-            }
-            result => result,
-        };
-        let link = link.map_err(|error| self.failed(error.to_string()))?;
-        let blob = fs::canonicalize(&link).map_err(PullError::io(&link))?;
-        if blob != link {
-            // The link would block the next attempt once its blob has been moved.
-            fs::remove_file(&link).map_err(PullError::io(&link))?;
-        }
-        Ok(blob)
+        let metadata = self.metadata(name)?;
+        let size = metadata.size() as u64;
+        fs::create_dir_all(&self.parts).map_err(PullError::io(&self.parts))?;
+        let part = self.parts.join(part_name(metadata.etag()));
+        let message = format!("downloading {name}");
+        let heard = |done| progress.update(&message, done, Some(size));
+        self.downloader.download(&self.repo.url(name), size, &part, &heard)?;
+        Ok(part)
     }
 
     /// Unfinished downloads. Files are fetched one at a time, so at most one exists.
     fn parts(&self) -> Vec<PathBuf> {
-        let paths = fs::read_dir(&self.blobs).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let paths = fs::read_dir(&self.parts).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         paths.filter(|path| path.extension().is_some_and(|end| end == "part")).collect()
     }
 
@@ -353,7 +347,7 @@ impl Hub {
 
     /// Downloads a file without a known hash. The hub reports the SHA-256 of large files only.
     fn download_unknown(&self, name: &str, store: &Store, progress: &dyn Progress) -> Result<catalog::File, PullError> {
-        let metadata = self.api.metadata(&self.repo.url(name)).map_err(|error| self.failed(error.to_string()))?;
+        let metadata = self.metadata(name)?;
         let path = name.to_owned();
         let size = metadata.size() as u64;
         if metadata.etag().len() == 64 {
@@ -374,36 +368,10 @@ fn model(id: &str, revision: &str) -> Repo {
     Repo::with_revision(id.to_owned(), RepoType::Model, revision.to_owned())
 }
 
-/// Returns `true` if the partial file itself prevents resuming: it is at least as long as the file, so the hub
-/// has no remainder to send. All other errors can be resumed.
-fn cannot_resume(error: &ApiError) -> bool {
-    match error {
-        ApiError::InvalidResume => true,
-        ApiError::RequestError(error) => matches!(**error, ureq::Error::StatusCode(416)),
-        ApiError::TooManyRetries(error) => cannot_resume(error),
-        _ => false,
-    }
-}
-
-struct Listener<'a> {
-    progress: &'a dyn Progress,
-    message: String,
-    done: u64,
-    total: Option<u64>,
-}
-
-impl hf_hub::api::Progress for Listener<'_> {
-    fn init(&mut self, size: usize, _filename: &str) {
-        self.done = 0;
-        self.total = Some(size as u64);
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size as u64;
-        self.progress.update(&self.message, self.done, self.total);
-    }
-
-    fn finish(&mut self) {}
+/// Returns the name of the downloaded part of a file with this ETag: a hash, because the hub could send a path.
+fn part_name(etag: &str) -> String {
+    let hash: String = Sha256::digest(etag).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{hash}.part")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! matches, where the catalog or the hub provides one; the hub provides none for small files. A repository whose hashes
 //! are not known beforehand is pinned to its commit on first use ([`pinned_commit`]).
 
+mod download;
 mod error;
 mod hub;
 mod package;

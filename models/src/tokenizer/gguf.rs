@@ -9,14 +9,11 @@ use tokenizers::models::bpe::Vocab;
 use tokenizers::{AddedToken, Tokenizer as Pipeline};
 
 use super::byte_level::{TextSplit, byte_level};
+use super::control_tokens::{CONTROL, ControlTokens, USER_DEFINED};
 use super::merge;
 use super::sentencepiece::{self, PieceKind, ScoredPiece};
 use crate::ModelError;
 use crate::weights::Gguf;
-
-/// Token types of the GGUF specification.
-const CONTROL: u64 = 3;
-const USER_DEFINED: u64 = 4;
 
 /// Names of the splitting rule of Llama 3, as in `llama-vocab.cpp` of llama.cpp. Texts of these vocabularies begin with
 /// BOS if a file does not state otherwise.
@@ -71,12 +68,15 @@ fn sentences(gguf: &Gguf) -> Result<Pipeline, ModelError> {
         let counts = format!("{} tokens but {} scores and {} types", tokens.len(), scores.len(), types.len());
         return Err(gguf.corrupt(counts));
     }
-    let piece = |((text, score), kind): ((Cow<'_, str>, f32), Option<u64>)| {
+    let control = ControlTokens::new(gguf);
+    let piece = |id: u64, text: Cow<'_, str>, score: f32, kind: Option<u64>| {
+        let kind = control.kind(id, &text, kind);
         // As in llama.cpp, a type that is not defined counts as that of ordinary text.
         let kind = kind.and_then(PieceKind::of).unwrap_or(PieceKind::Normal);
         ScoredPiece { text: text.into_owned(), score, kind }
     };
-    let pieces: Vec<_> = tokens.into_iter().zip(scores).zip(types).map(piece).collect();
+    let fields = tokens.into_iter().zip(scores).zip(types);
+    let pieces: Vec<_> = (0..).zip(fields).map(|(id, ((text, score), kind))| piece(id, text, score, kind)).collect();
     let prefix = gguf.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
     let is_phi3 = gguf.text("general.architecture") == Some("phi3");
     let further = if is_phi3 { phi3_tokens(&pieces) } else { Vec::new() };
@@ -113,11 +113,12 @@ fn added(gguf: &Gguf, tokens: &[Cow<'_, str>]) -> Result<Vec<AddedToken>, ModelE
     if ![0, tokens.len()].contains(&types.len()) {
         return Err(gguf.corrupt(format!("{} tokens but {} token types", tokens.len(), types.len())));
     }
-    let token = |(token, kind): (&Cow<'_, str>, Option<u64>)| {
-        let kind = kind.filter(|kind| matches!(*kind, CONTROL | USER_DEFINED))?;
+    let control = ControlTokens::new(gguf);
+    let token = |(id, (token, kind)): (u64, (&Cow<'_, str>, Option<u64>))| {
+        let kind = control.kind(id, token, kind).filter(|kind| matches!(*kind, CONTROL | USER_DEFINED))?;
         Some(AddedToken::from(token.clone().into_owned(), kind == CONTROL).normalized(false))
     };
-    Ok(tokens.iter().zip(types).filter_map(token).collect())
+    Ok((0..).zip(tokens.iter().zip(types)).filter_map(token).collect())
 }
 
 /// Returns the splitting rule that the file names.

@@ -2,6 +2,7 @@
 
 mod byte;
 mod byte_level;
+mod control_tokens;
 mod detokenizer;
 mod fast;
 mod gguf;
@@ -23,6 +24,7 @@ use crate::ModelError;
 use crate::chat::TextSegment;
 use crate::weights::Gguf;
 use byte::ByteTokenizer;
+pub(crate) use control_tokens::END_TOKENS;
 use fast::FastTokenizer;
 pub(crate) use window::windows;
 
@@ -136,6 +138,20 @@ impl Tokenizer {
             }
         }
         Err(format!("the tokenizer has {tokens} tokens, the embedding matrix {rows} rows"))
+    }
+
+    /// Returns the tokenizer of a model whose turns end with `ends`. Those of them that the files declare as
+    /// [markers](Self::marker_names) become control tokens, since none of them stands in an answer. Words, characters
+    /// and white space keep their text, because other texts contain them.
+    #[must_use]
+    pub(crate) fn with_ends(self, ends: &[u32]) -> Self {
+        let markers = self.marker_names().into_iter().filter_map(|name| self.id(&name));
+        let markers: Vec<u32> = markers.filter(|id| ends.contains(id)).collect();
+        if markers.is_empty() {
+            return self;
+        }
+        let table = Arc::new(self.table.with_control(&markers));
+        Self { table, ..self }
     }
 
     /// Upper bound of the memory to encode a text of `bytes` bytes, in bytes. A tokenizer that writes a space before

@@ -28,6 +28,15 @@ impl TokenBytes {
         self.control.push(control);
     }
 
+    /// Returns the table with these tokens as control tokens.
+    pub(super) fn with_control(&self, ids: &[u32]) -> Self {
+        let mut table = Self::new();
+        for id in 0..self.len() as u32 {
+            table.push(self.get(id), self.is_control(id) || ids.contains(&id));
+        }
+        table
+    }
+
     /// Bytes of a token; empty for control tokens and for IDs outside the vocabulary.
     pub fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;

@@ -1,4 +1,4 @@
-//! A miniature model hub: implements the part of the protocol that `hf-hub` uses, and can break off downloads.
+//! A miniature model hub: implements the part of the protocol that a pull uses, and can break off downloads.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
 use std::collections::HashMap;
@@ -20,6 +20,8 @@ struct State {
     described: AtomicBool,
     /// Number of bytes after which the next download breaks off; 0 for never.
     cut: AtomicUsize,
+    /// ETag of every file. `None` derives it from the size of the file.
+    etag: Mutex<Option<String>>,
     /// Requested files with the first requested byte, one entry per download.
     starts: Mutex<Vec<(String, usize)>>,
 }
@@ -43,6 +45,7 @@ impl Hub {
             pushed: Mutex::default(),
             described: AtomicBool::new(false),
             cut: AtomicUsize::new(0),
+            etag: Mutex::default(),
             starts: Mutex::default(),
         });
         let shared = Arc::clone(&state);
@@ -58,6 +61,11 @@ impl Hub {
     /// Breaks off every download after the given number of bytes.
     pub fn cut(&self, bytes: usize) {
         self.state.cut.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Sends the same ETag for every file.
+    pub fn tag(&self, etag: &str) {
+        *self.state.etag.lock().unwrap() = Some(etag.to_owned());
     }
 
     /// Moves `main` to other files as soon as a client has requested its description.
@@ -113,9 +121,10 @@ impl State {
             let _ = write!(stream, "HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
             return;
         }
+        let etag = self.etag.lock().unwrap().clone().unwrap_or_else(|| format!("etag-{whole}"));
         let _ = write!(
             stream,
-            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"etag-{whole}\"\r\nX-Repo-Commit: {commit}\r\n\
+            "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nETag: \"{etag}\"\r\nX-Repo-Commit: {commit}\r\n\
              Content-Range: bytes {start}-{}/{whole}\r\nContent-Length: {}\r\n\r\n",
             end.saturating_sub(1),
             end - start

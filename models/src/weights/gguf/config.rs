@@ -19,10 +19,9 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     let family = keys.family()?;
     let hidden = keys.size("embedding_length")?;
     let heads = keys.size("attention.head_count")?;
-    let head_dim = if keys.number("attention.key_length").is_some() {
-        keys.size("attention.key_length")?
-    } else {
-        hidden.checked_div(heads).unwrap_or(0)
+    let head_dim = match keys.optional_size("attention.key_length")? {
+        Some(size) => size,
+        None => hidden.checked_div(heads).unwrap_or(0),
     };
     if keys.number("attention.value_length").is_some_and(|size| size != head_dim as u64) {
         return Err(gguf.unsupported("value heads of another size than key heads"));
@@ -40,11 +39,7 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
         hidden,
         layers,
         heads,
-        kv_heads: if keys.number("attention.head_count_kv").is_some() {
-            keys.size("attention.head_count_kv")?
-        } else {
-            heads
-        },
+        kv_heads: keys.optional_size("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
         ffn: keys.size("feed_forward_length")?,
         context,
@@ -82,9 +77,26 @@ impl MetadataKeys<'_> {
     }
 
     pub(super) fn size(&self, name: &str) -> Result<usize, ModelError> {
-        let value = self.number(name).ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))?;
+        self.optional_size(name)?.ok_or_else(|| self.gguf.corrupt(format!("{} is missing", self.key(name))))
+    }
+
+    /// Size that may be missing. Some files state it for each layer; no supported decoder has layers of different sizes.
+    fn optional_size(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        let key = self.key(name);
+        let Some(value) = self.gguf.header.metadata.get(&key) else { return Ok(None) };
+        let wrong = || self.gguf.corrupt(format!("{key} is not a non-negative integer"));
+        let size = match self.gguf.numbers(&key) {
+            Some(mut layers) => {
+                let first = layers.next().flatten().ok_or_else(wrong)?;
+                if layers.any(|size| size != Some(first)) {
+                    return Err(self.gguf.unsupported(format!("{key} that differs between layers")));
+                }
+                first
+            }
+            None => value.unsigned().ok_or_else(wrong)?,
+        };
         // A number beyond `usize` saturates; the decoder's own check then refuses it as too large.
-        Ok(usize::try_from(value).unwrap_or(usize::MAX))
+        Ok(Some(usize::try_from(size).unwrap_or(usize::MAX)))
     }
 
     /// Features of the decoder, for sizes [hidden, heads, head_dim, layers, context].
@@ -96,9 +108,13 @@ impl MetadataKeys<'_> {
             return Err(gguf.unsupported("rotation of a part of each head"));
         }
         let gemma2 = family.model_type == "gemma2";
+        // Early files leave the window out. Those of Phi-3's other context lengths and of Phi-4 have none.
+        let phi3_4k =
+            family.model_type == "phi3" && matches!(count, 32 | 40) && self.number("context_length") == Some(4096);
         let window = self
             .number("attention.sliding_window")
             .or(gemma2.then_some(4096))
+            .or(phi3_4k.then_some(2047))
             .filter(|&size| size > 0 && size < context as u64);
         if let (Some(window), WindowPattern::None) = (window, family.windows) {
             return Err(gguf.unsupported(format!("a sliding window of {window} tokens")));
@@ -125,7 +141,7 @@ impl MetadataKeys<'_> {
             local_rope_base: family.local_rope.then(|| self.float("rope.freq_base_swa").unwrap_or(10_000.0)),
             layers,
             attention_scale,
-            // Early files of Gemma 2 leave its limits and its window out.
+            // Early files of Gemma 2 leave its limits out as well.
             score_cap: self.float("attn_logit_softcapping").filter(|_| family.gemma).or(gemma2.then_some(50.0)),
             logit_cap: self.float("final_logit_softcapping").filter(|_| family.gemma).or(gemma2.then_some(30.0)),
             embedding_scale: match family.gemma {
