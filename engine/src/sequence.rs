@@ -163,10 +163,7 @@ impl Sequence {
         pool: &mut BlockPool,
         is_promised: impl Fn(&PrefixKey) -> bool,
     ) -> bool {
-        // Excludes the block of the last token, which must be computed for its logits.
-        let full = (self.ids.len() - 1) / BLOCK;
-        let keys = self.keys(full);
-        let known = keys.iter().map_while(|key| pool.find(key)).collect::<Vec<_>>();
+        let (known, keys) = self.shareable(pool);
         if keys.get(known.len()).is_some_and(is_promised) {
             return false;
         }
@@ -177,6 +174,14 @@ impl Sequence {
         self.registered = known.len();
         self.table = known;
         true
+    }
+
+    /// Returns the leading blocks that are cached, and the keys of all blocks that can be shared.
+    pub(super) fn shareable(&mut self, pool: &BlockPool) -> (Vec<u32>, &[PrefixKey]) {
+        // Excludes the block of the last token, which must be computed for its logits.
+        let full = (self.ids.len() - 1) / BLOCK;
+        let keys = self.keys(full);
+        (keys.iter().map_while(|key| pool.find(key)).collect(), keys)
     }
 
     /// Records that the sequence enters the batch with its present blocks. Returns `true` if no token of it was

@@ -87,7 +87,7 @@ impl Scheduler {
                         reserve.overtaking += if overtakes { session.sequence.blocks() } else { 0 };
                     }
                 }
-                Admission::Later => {}
+                Admission::Later => self.lend_place(candidate.session, prefills),
                 // Other sessions must not take the blocks that this one waits for.
                 Admission::Full if allowance.is_some() => break,
                 Admission::Full => {
@@ -203,7 +203,7 @@ impl Scheduler {
         let Some(session) = self.sessions.get_mut(&id) else { return Admission::Later };
         let fresh = session.sequence.blocks() == 0;
         let queues = &self.queues;
-        if fresh && !session.sequence.share_cached_blocks(&mut self.pool, |key| queues.is_promised(key)) {
+        if fresh && !session.sequence.share_cached_blocks(&mut self.pool, |key| queues.promised_by(key).is_some()) {
             return Admission::Later;
         }
         // Making room must not evict this session's own blocks.

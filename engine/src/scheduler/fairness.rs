@@ -41,7 +41,13 @@ impl World {
 
     /// Submits a prompt that shares no prefix with others. Returns the number of the client.
     fn submit(&mut self, tenant: u64, tokens: usize, max_tokens: usize) -> usize {
-        let family = self.received.len() as u32;
+        self.submit_like(self.received.len(), tenant, tokens, max_tokens)
+    }
+
+    /// Submits a prompt that begins like the one of the client `other` of the same tenant. Returns the number of the
+    /// client.
+    fn submit_like(&mut self, other: usize, tenant: u64, tokens: usize, max_tokens: usize) -> usize {
+        let family = other as u32;
         let salt = if self.unfair { 0 } else { tenant };
         self.harness.apply(Operation::Submit { salt, family, tokens, max_tokens });
         self.received.push(Vec::new());
@@ -149,6 +155,30 @@ fn a_short_request_among_long_prompts_of_its_own_tenant_takes_three_times_as_lon
     (0..10).for_each(|_| world.step());
     let loaded = world.short_request(1);
     assert!(loaded <= 3 * first, "first token after {loaded:?} instead of {first:?}");
+}
+
+#[test]
+fn a_short_request_does_not_wait_for_the_turn_of_a_long_prompt_that_begins_like_it() {
+    let first = World::new().short_request(1);
+    let mut world = World::new();
+    let oldest = world.submit(2, LONG, 1);
+    let long = world.submit(3, LONG, 1);
+    let mut tenant = 100;
+    // Beside short prompts, only the oldest long one is computed.
+    let mut step = |world: &mut World| {
+        tenant += 1;
+        world.submit(tenant, 64, 1);
+        world.step();
+    };
+    (0..5).for_each(|_| step(&mut world));
+    let start = world.now();
+    let short = world.submit_like(long, 3, 64, 1);
+    (0..100).for_each(|_| step(&mut world));
+    let time = world.received[short].first().map(|received| *received - start);
+    assert!(time.is_some_and(|time| time <= 6 * first), "first token after {time:?} instead of {first:?}");
+    assert!(!world.finished(oldest) && !world.finished(long), "it waited for long prompts");
+    assert_eq!(world.harness.counters.prefix_cache_hit_tokens_total.get(), 48, "a block was computed twice");
+    world.harness.check();
 }
 
 #[test]

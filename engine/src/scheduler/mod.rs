@@ -6,6 +6,7 @@
 //! always makes progress. A session keeps its age from turn to turn.
 
 mod admission;
+mod awaited_prefix;
 #[cfg(test)]
 mod fairness;
 mod prefill;
@@ -342,6 +343,7 @@ impl Scheduler {
             charge: session.entry.priority().charge(),
             pending: session.sequence.pending(),
             short: prefill::is_short(session.entered_with) && tenants.lead(tenant) <= BURST,
+            awaited: None,
             cost: self.costs.per_token(session.sequence.computed()),
             tokens: 0,
         })

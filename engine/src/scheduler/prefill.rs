@@ -3,6 +3,7 @@
 use waymark_models::BLOCK;
 
 use super::PlannedRow;
+use super::awaited_prefix::AwaitedPrefix;
 use super::tenants::TenantSlot;
 
 /// Number of tokens up to which a prefill counts as short.
@@ -28,6 +29,8 @@ pub(super) struct Prefill {
     pub(super) pending: usize,
     /// If `true`, the prefill goes before long ones, whose chunks would delay its first token.
     pub(super) short: bool,
+    /// Part of a long prefill that goes before long ones, because a short prompt waits for it. `None` if none does.
+    pub(super) awaited: Option<AwaitedPrefix>,
     /// Predicted seconds per token.
     pub(super) cost: f64,
     /// Number of tokens to compute in this step.
@@ -39,6 +42,24 @@ impl Prefill {
     pub(super) fn row(&self) -> Option<PlannedRow> {
         let Self { session, tokens, pending, .. } = *self;
         (tokens > 0).then_some(PlannedRow { session, tokens, proposed: 0, samples: tokens == pending })
+    }
+
+    /// Returns the number of first tokens that go before long prefills.
+    fn urgent(&self) -> usize {
+        if self.short { self.pending } else { self.awaited.map_or(0, |awaited| awaited.tokens.min(self.pending)) }
+    }
+
+    /// Returns the place of the urgent tokens among those of all prefills.
+    fn urgent_rank(&self) -> (u64, u64, usize, u64) {
+        match self.awaited.filter(|_| !self.short) {
+            Some(awaited) => (awaited.service, awaited.charge, awaited.tokens, self.ticket),
+            None => self.rank(),
+        }
+    }
+
+    /// Returns the place among prefills of the same kind, short or long.
+    fn rank(&self) -> (u64, u64, usize, u64) {
+        (self.service, self.charge, self.pending, self.ticket)
     }
 }
 
@@ -58,41 +79,49 @@ pub(super) fn is_short(tokens: usize) -> bool {
 
 /// Divides the budget of a step: first among short prefills, then among the others. In each group, the tenant with the
 /// least service goes first, and of a tenant's sessions the one with the highest priority, then the shortest. Beside a
-/// short prefill of more than one block, long prefills get nothing.
+/// short prefill of more than one block, long prefills get nothing. The part of a long prefill for which a short prompt
+/// waits is a short prefill in the place of that prompt.
 ///
 /// `waited` is the number of steps since the oldest session's last own step, including this one. At [`OLDEST_EVERY`],
 /// the oldest session goes before all others; next to such a short prefill, it goes one step later and gets only a part
 /// of the step. At least one token is computed. Returns `true` if the step was the oldest session's.
 pub(super) fn share(prefills: &mut [Prefill], mut budget: PrefillBudget, waited: u64) -> bool {
     // A prefill of a few tokens is like a decode row: it comes in nearly every step, and must not stop the long ones.
-    let hurry = prefills.iter().any(|prefill| prefill.short && prefill.pending > BLOCK);
+    let hurry = prefills.iter().any(|prefill| prefill.urgent() > BLOCK);
     let own = waited >= OLDEST_EVERY + u64::from(hurry);
-    prefills.sort_unstable_by_key(|prefill| {
-        (!prefill.short, prefill.service, prefill.charge, prefill.pending, prefill.ticket)
-    });
     if own && let Some(oldest) = prefills.iter_mut().min_by_key(|prefill| prefill.ticket) {
         let part = if hurry { budget.seconds * OLDEST_BESIDE_SHORT } else { f64::INFINITY };
         // At least one token, because a part of a step can be less than the cost of one.
-        budget.give(oldest, part, 1);
+        budget.give(oldest, usize::MAX, part, 1);
+    }
+    prefills.sort_unstable_by_key(|prefill| (prefill.urgent() == 0, prefill.urgent_rank()));
+    for prefill in prefills.iter_mut() {
+        let urgent = prefill.urgent();
+        budget.give(prefill, urgent, f64::INFINITY, 0);
     }
     // The step ends for all its rows at once, so a long chunk would delay the first token of a short prompt.
-    for prefill in prefills.iter_mut().filter(|prefill| prefill.short || !hurry) {
-        budget.give(prefill, f64::INFINITY, 0);
+    if !hurry {
+        prefills.sort_unstable_by_key(|prefill| (!prefill.short, prefill.rank()));
+        for prefill in prefills.iter_mut() {
+            budget.give(prefill, usize::MAX, f64::INFINITY, 0);
+        }
     }
     if prefills.iter().all(|prefill| prefill.tokens == 0)
         && let Some(first) = prefills.first_mut()
     {
-        budget.give(first, f64::INFINITY, 1);
+        budget.give(first, usize::MAX, f64::INFINITY, 1);
     }
     own
 }
 
 impl PrefillBudget {
-    /// Gives a prefill as many tokens as fit into the budget and into `seconds`, but at least `least`.
-    fn give(&mut self, prefill: &mut Prefill, seconds: f64, least: usize) {
+    /// Gives a prefill as many of its first `most` tokens as fit into the budget and into `seconds`, but at least
+    /// `least`.
+    fn give(&mut self, prefill: &mut Prefill, most: usize, seconds: f64, least: usize) {
         let time = self.seconds.min(seconds).max(0.0);
         let affordable = if prefill.cost > 0.0 { (time / prefill.cost) as usize } else { usize::MAX };
-        let tokens = (prefill.pending - prefill.tokens).min(self.tokens).min(affordable.max(least));
+        let wanted = prefill.pending.min(most).saturating_sub(prefill.tokens);
+        let tokens = wanted.min(self.tokens).min(affordable.max(least));
         prefill.tokens += tokens;
         self.tokens -= tokens;
         self.seconds -= tokens as f64 * prefill.cost;
@@ -106,7 +135,9 @@ mod tests {
 
     fn prefill(ticket: u64, service: u64, pending: usize, short: bool) -> Prefill {
         let tenant = Tenants::default().join(0);
-        Prefill { session: ticket, tenant, ticket, service, charge: 4, pending, short, cost: 0.001, tokens: 0 }
+        let charge = 4;
+        let awaited = None;
+        Prefill { session: ticket, tenant, ticket, service, charge, pending, short, awaited, cost: 0.001, tokens: 0 }
     }
 
     /// Returns the tokens of each session in a step that comes `waited` steps after the oldest session's last own step.
@@ -141,6 +172,21 @@ mod tests {
     fn a_few_tokens_do_not_hold_up_a_long_prefill() {
         let prefills = vec![prefill(1, 0, 1000, false), prefill(2, 0, 3, true)];
         assert_eq!(shared(prefills, 512, 20.0), [(1, 17), (2, 3)]);
+    }
+
+    #[test]
+    fn the_part_of_a_long_prefill_that_a_short_prompt_waits_for_goes_in_its_place() {
+        let awaiting = |tokens: usize, service: u64| {
+            let awaited = Some(AwaitedPrefix { tokens, service, charge: 4 });
+            let long = Prefill { awaited, ..prefill(2, 90, 1000, false) };
+            vec![prefill(1, 0, 1000, false), long, prefill(3, 50, 100, true)]
+        };
+        assert_eq!(shared(awaiting(48, 10), 512, 100.0), [(1, 0), (2, 48), (3, 52)]);
+        assert_eq!(shared(awaiting(48, 60), 512, 100.0), [(1, 0), (2, 0), (3, 100)], "the place of the one that waits");
+        assert_eq!(shared_after(5, awaiting(48, 10), 512, 100.0), [(1, 60), (2, 40), (3, 0)], "the oldest one's step");
+        let mut alone = awaiting(16, 10);
+        alone.truncate(2);
+        assert_eq!(shared(alone, 512, 100.0), [(1, 84), (2, 16)], "a block does not hold up a long prefill");
     }
 
     #[test]

@@ -29,8 +29,9 @@ impl PrefixPromises {
         }
     }
 
-    pub(super) fn contains(&self, key: &PrefixKey) -> bool {
-        self.owners.contains_key(key)
+    /// Returns the session that has promised a block.
+    pub(super) fn owner(&self, key: &PrefixKey) -> Option<u64> {
+        self.owners.get(key).copied()
     }
 
     #[cfg(test)]
@@ -50,7 +51,7 @@ mod tests {
         promises.promise(1, &keys[..1]);
         promises.promise(2, &keys);
         promises.withdraw(2, &keys);
-        assert!(promises.contains(&keys[0]) && !promises.contains(&keys[1]));
+        assert_eq!([promises.owner(&keys[0]), promises.owner(&keys[1])], [Some(1), None]);
         promises.withdraw(1, &keys);
         assert!(promises.is_empty());
     }

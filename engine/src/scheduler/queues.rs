@@ -208,9 +208,9 @@ impl Queues {
         }
     }
 
-    /// Returns `true` if a running session is about to compute the block with this key.
-    pub(super) fn is_promised(&self, key: &PrefixKey) -> bool {
-        self.promises.contains(key)
+    /// Returns the running session that is about to compute the block with this key.
+    pub(super) fn promised_by(&self, key: &PrefixKey) -> Option<u64> {
+        self.promises.owner(key)
     }
 
     /// Protects the blocks of an idle session from eviction until [`unpin`](Self::unpin) or the next move.
