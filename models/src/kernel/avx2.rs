@@ -1,7 +1,12 @@
 //! Kernels for AVX2 with FMA and F16C: a panel is four vectors wide, handled in two halves.
+//!
+//! Weights are unpacked into the scratch, except for [one or two rows](direct).
+
+mod direct;
 
 use std::arch::x86_64::*;
 
+use self::direct::Blocks;
 use super::isa::Isa;
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
 use super::matmul::{PanelSource, TileKernel};
@@ -18,11 +23,21 @@ impl TileKernel for Avx2 {
 
     const FUSED: bool = false;
 
+    fn is_direct(form: Form, rows: usize) -> bool {
+        rows <= direct::ROWS && matches!(form, Form::Block(_))
+    }
+
     unsafe fn tile(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
         // SAFETY: the caller's guarantees are passed on; a half of a panel starts two vectors into each of its
         // rows.
         unsafe {
             let k = source.k;
+            if let Form::Block(block) = source.form
+                && Self::is_direct(source.form, rows)
+            {
+                let blocks = Blocks { form: block, from: source.from, count: k / BLOCK };
+                return direct::products(blocks, rows, x, stride, acc);
+            }
             let weights = unpack(source);
             for offset in [0, 2 * LANES] {
                 let w = weights.add(offset);
@@ -128,11 +143,17 @@ unsafe fn unpack_block(block: BlockForm, from: *const u8, into: *mut f32) {
 unsafe fn bytes(quants: *const u8, scale: __m256, into: *mut f32) {
     for k in 0..BLOCK {
         // SAFETY: the caller points at the first of 8 quants among the 32 of index k.
-        unsafe {
-            let quant = _mm256_cvtepi8_epi32(_mm_loadl_epi64(quants.add(k * PANEL).cast()));
-            _mm256_store_ps(into.add(k * PANEL), _mm256_mul_ps(_mm256_cvtepi32_ps(quant), scale));
-        }
+        unsafe { _mm256_store_ps(into.add(k * PANEL), byte_weights(quants.add(k * PANEL), scale)) };
     }
+}
+
+/// Eight weights of eight bits.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn byte_weights(quants: *const u8, scale: __m256) -> __m256 {
+    // SAFETY: the caller points at 8 quants.
+    let quants = unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(quants.cast())) };
+    _mm256_mul_ps(_mm256_cvtepi32_ps(quants), scale)
 }
 
 /// Unpacks 4-bit quants, or 5-bit quants if `highs` is not null.

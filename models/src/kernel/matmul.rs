@@ -57,6 +57,12 @@ pub(super) trait TileKernel {
     /// weights.
     const FUSED: bool;
 
+    /// Returns `true` if [`tile`](Self::tile) bypasses the scratch for `rows` rows with weights of this form, and
+    /// prefetches the weights. Such a tile gets all input indices at once.
+    fn is_direct(form: Form, rows: usize) -> bool {
+        Self::FUSED && rows <= Self::TILE && !matches!(form, Form::Super(_))
+    }
+
     /// Computes `acc[r][o] += Σ_k x[r · stride + k] · w[k][o]` for `rows` rows (1 to `TILE`) and all outputs of a
     /// panel.
     ///
@@ -169,7 +175,7 @@ impl MatmulTask<'_> {
 fn chunk_len<K: TileKernel>(form: Form, rows: usize, inn: usize) -> usize {
     match rows {
         // A single tile needs no scratch, and its sums stay in registers throughout.
-        _ if K::FUSED && rows <= K::TILE && !matches!(form, Form::Super(_)) => inn.max(1),
+        _ if K::is_direct(form, rows) => inn.max(1),
         // Short enough that the CPU unpacks the next chunk while it waits for this chunk's dependency chain.
         1 | 2 => BLOCK,
         _ => CHUNK,
@@ -192,7 +198,7 @@ fn chunk_product<K: TileKernel>(
     let (offset, skipped) = form.locate(start);
     let from = panel[offset..].as_ptr();
     debug_assert!(from.addr().is_multiple_of(64) && x.len() == (rows - 1) * stride + k);
-    if !K::FUSED || matches!(form, Form::Super(_)) {
+    if !K::is_direct(form, rows) && (!K::FUSED || matches!(form, Form::Super(_))) {
         // Super-blocks are read in parts: their average size per index is close enough for a prefetch.
         let each = panel.len() / stride.max(1);
         prefetch(panel.as_ptr().wrapping_add((start + k) * each), k * each);
