@@ -97,7 +97,8 @@ class Engine:
         salt = {"cache_salt": more.pop("salt")} if "salt" in more else {}
         if self.route == COMPLETIONS:
             params = {**params, "logprobs": max(params.get("logprobs", 0), 1)}
-            return {"model": self.model, "prompt": ids, "return_token_ids": True, **params, **salt, **more}
+            named = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+            return {"model": self.model, "prompt": ids, **named, **params, **salt, **more}
         params = {"logprobs": 0, **params}
         text = {"output_mode": "text"} if "stop" in params and self.kind == "vllm" else {}
         return {"model": self.model, "token_ids": ids, "sampling_params": params, **text, **salt, **more}
@@ -192,7 +193,9 @@ def token_logprobs(engine):
     expect(len(values) == len(ids) and all(value <= 0.01 for value in values), f"{len(ids)} tokens with {values}")
     content = (choice["logprobs"] or {}).get("content")
     if content is None:
-        return "without IDs of alternatives"
+        listed = [name for others in choice["logprobs"]["top_logprobs"] for name in others]
+        expect(all(name.startswith("token_id:") for name in listed), f"alternatives {listed[:4]}, without their IDs")
+        return "with IDs of the alternatives"
     expect([entry["token_id"] for entry in content] == ids, "the IDs differ from `token_ids`")
     ranks = [other["rank"] for other in content[0]["top_logprobs"]]
     expect({1, 2} <= set(ranks), f"ranks {ranks} of the two most probable tokens")

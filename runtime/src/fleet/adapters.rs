@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -82,8 +83,8 @@ impl AdapterDirectory {
 }
 
 impl FleetShared {
-    /// Publishes the adapter in `dir`, and loads it into every engine that takes requests. The others load it when they
-    /// need it.
+    /// Publishes the adapter in `dir`, and loads it into every engine that takes requests. The others, and those that
+    /// do not answer, load it before their next request that needs it.
     pub(super) async fn lease_adapter(self: &Arc<Self>, dir: PathBuf) -> Result<Lease, EngineError> {
         let refuse = |reason: String| EngineError::Adapter(reason);
         if let Some(engine) = self.engines.iter().find(|engine| engine.endpoint.address.kind == EngineKind::Waymark) {
@@ -103,7 +104,13 @@ impl FleetShared {
         let shared = Arc::clone(self);
         let lease = Lease::new(loaded, move |adapter| unload(&shared, adapter));
         for engine in self.engines.iter().filter(|engine| engine.is_usable()) {
-            engine.load_adapter(&adapter).await.map_err(|fault| refuse(fault.to_string()))?;
+            let Err(fault) = engine.load_adapter(&adapter).await else { continue };
+            // Waiting does not help the engine to load it.
+            if fault.kind == FaultKind::OtherAdapter {
+                return Err(refuse(fault.to_string()));
+            }
+            tracing::warn!(error = %fault, adapter = adapter.name, "the adapter is loaded before the next request");
+            self.note(engine, &fault);
         }
         Ok(lease)
     }
@@ -125,15 +132,16 @@ fn unload(fleet: &Arc<FleetShared>, adapter: LoadedAdapter) {
 impl RemoteEngine {
     /// Loads an adapter, unless it is loaded already.
     pub(super) async fn load_adapter(&self, adapter: &RemoteAdapter) -> Result<(), Fault> {
-        let mut loaded = self.adapters.lock().await;
-        if loaded.contains(&adapter.name) {
+        let mut loaded = self.adapters.lock(&adapter.name).await;
+        if *loaded {
             return Ok(());
         }
         let body = json!({"lora_name": adapter.name, "lora_path": adapter.path});
         match self.endpoint.tell("/v1/load_lora_adapter", &body).await {
             // Another replica of this server may have loaded the adapter; its name says that the weights are the same.
             Err(fault) if fault.kind == FaultKind::Refused && fault.message.contains("already been loaded") => {}
-            result => result?,
+            // Another engine may see the folder, or be started with other options for adapters.
+            result => result.map_err(|fault| fault.refused_as(FaultKind::OtherAdapter))?,
         }
         // A name proves nothing if other programs can load adapters too.
         if let Some(fingerprint) = &adapter.fingerprint
@@ -142,22 +150,17 @@ impl RemoteEngine {
             self.tell_unload(&adapter.name).await;
             return Err(fault);
         }
-        loaded.insert(adapter.name.clone());
+        *loaded = true;
         Ok(())
     }
 
-    /// Forgets that an adapter is loaded, because the engine does not have it, as after a restart, or because its
-    /// weights could not be compared.
-    pub(super) async fn forget_adapter(&self, name: &str) {
-        self.adapters.lock().await.remove(name);
-    }
-
     async fn unload_adapter(&self, adapter: &RemoteAdapter) {
-        let mut loaded = self.adapters.lock().await;
+        let mut loaded = self.adapters.lock(&adapter.name).await;
         // An adapter that was forgotten here may still be loaded at the engine.
-        if loaded.remove(&adapter.name) || self.is_usable() {
+        if mem::take(&mut *loaded) || self.is_usable() {
             self.tell_unload(&adapter.name).await;
         }
+        self.adapters.forget(&adapter.name);
     }
 
     async fn tell_unload(&self, name: &str) {

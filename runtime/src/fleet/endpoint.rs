@@ -110,6 +110,9 @@ impl Endpoint {
         let body = timeout(SHORT, beginning(response.into_body(), MAX_ERROR)).await.unwrap_or_default();
         let EngineRefusal { message, code } = EngineRefusal::read(&body);
         let kind = match status {
+            // The key is the server's, so that no client's request is at fault.
+            StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => FaultKind::Unfit,
+            StatusCode::FORBIDDEN => FaultKind::Forbidden,
             StatusCode::TOO_MANY_REQUESTS => FaultKind::Busy,
             // The code of Waymark distinguishes a full queue from a dead engine. From other servers, 503 means that no
             // worker is free.
@@ -120,7 +123,8 @@ impl Endpoint {
             status if status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT => FaultKind::Broken,
             _ => FaultKind::Refused,
         };
-        let hint = if status == StatusCode::UNAUTHORIZED { " (check the API key of the engines)" } else { "" };
+        let key = matches!(kind, FaultKind::Unfit | FaultKind::Forbidden);
+        let hint = if key { " (check the API key of the engines)" } else { "" };
         self.fault(kind, format!("{status}: {message}{hint}"))
     }
 

@@ -1,11 +1,11 @@
 //! One engine elsewhere: its connection, the trust in it, and the circuit breaker.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::endpoint::Endpoint;
+use super::engine_adapters::EngineAdapters;
 use super::fault::FaultKind;
 use super::request::Dialect;
 
@@ -43,8 +43,8 @@ pub(super) struct RemoteEngine {
     pub(super) endpoint: Endpoint,
     state: Mutex<EngineState>,
     in_flight: AtomicUsize,
-    /// Names of the adapters loaded there. Locked while one is loaded, so that each is loaded once.
-    pub(super) adapters: tokio::sync::Mutex<BTreeSet<String>>,
+    /// Adapters loaded there.
+    pub(super) adapters: EngineAdapters,
     /// Locked while the identity is checked, so that requests that arrive together share one check.
     pub(super) checking: tokio::sync::Mutex<()>,
 }
@@ -98,7 +98,7 @@ impl RemoteEngine {
             endpoint,
             state: Mutex::new(state),
             in_flight: AtomicUsize::new(0),
-            adapters: tokio::sync::Mutex::default(),
+            adapters: EngineAdapters::default(),
             checking: tokio::sync::Mutex::default(),
         }
     }
@@ -167,7 +167,7 @@ impl RemoteEngine {
         let down = match kind {
             // A full queue, a bad request and an adapter say nothing about the engine's health.
             FaultKind::Busy | FaultKind::Refused | FaultKind::MissingModel | FaultKind::OtherAdapter => return false,
-            FaultKind::Unreachable | FaultKind::Unfit => true,
+            FaultKind::Unreachable | FaultKind::Unfit | FaultKind::Forbidden => true,
             FaultKind::Broken => {
                 state.failures += 1;
                 state.failures >= MOST_FAILURES
@@ -181,6 +181,12 @@ impl RemoteEngine {
     /// Returns the number of requests in flight.
     pub(super) fn load(&self) -> usize {
         self.in_flight.load(Relaxed)
+    }
+
+    /// Returns the key by which an engine is chosen, the smallest one first. An engine whose identity is being checked
+    /// comes last, because its requests wait for the check.
+    pub(super) fn rank(&self) -> (bool, usize) {
+        (self.checking.try_lock().is_err(), self.load())
     }
 
     /// Counts a request.

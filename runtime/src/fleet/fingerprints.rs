@@ -58,13 +58,11 @@ impl FleetShared {
                 uncompared.push(engine);
                 continue;
             };
-            let compared = match &published {
-                None => engine.check_fingerprint(&facts.model, &added, FaultKind::Unfit).await,
-                Some(adapter) => engine.check_fingerprint(&adapter.name, &added, FaultKind::OtherAdapter).await,
-            };
-            match compared {
+            let model = published.as_ref().map_or(&facts.model, |adapter| &adapter.name);
+            // `OtherAdapter` also for the base model: an engine that is `Unfit` may only have another key.
+            match engine.check_fingerprint(model, &added, FaultKind::OtherAdapter).await {
                 Ok(()) => {}
-                Err(Fault { kind: FaultKind::Unfit | FaultKind::OtherAdapter | FaultKind::Refused, message, url }) => {
+                Err(Fault { kind: FaultKind::OtherAdapter, message, url }) => {
                     tracing::error!(engine = url, policy, reason = message, "other weights than those of the policy");
                     return Err(FingerprintFailure(message));
                 }
@@ -81,7 +79,7 @@ impl FleetShared {
         }
         for engine in uncompared {
             if let Some(adapter) = &published {
-                engine.forget_adapter(&adapter.name).await;
+                engine.adapters.forget(&adapter.name);
             }
             engine.distrust();
         }
@@ -98,8 +96,8 @@ impl FleetShared {
 }
 
 impl RemoteEngine {
-    /// Compares the weights called `model` with the fingerprint of a policy, and fails with `mismatch` if they differ.
-    /// The fingerprint of a policy that is no longer served is skipped.
+    /// Compares the weights called `model` with the fingerprint of a policy, and fails with `mismatch` if they differ or
+    /// the engine refuses to score them. The fingerprint of a policy that is no longer served is skipped.
     pub(super) async fn check_fingerprint(
         &self,
         model: &str,
@@ -111,7 +109,11 @@ impl RemoteEngine {
             let message = format!("its weights are not those of the policy {}: {reason}", wanted.policy);
             self.endpoint.fault(mismatch, message)
         };
-        let (_, reply) = identity::score(&self.endpoint, model, &fingerprint.ids).await?;
+        let scored = identity::score(&self.endpoint, model, &fingerprint.ids).await;
+        let (_, reply) = scored.map_err(|fault| match fault.kind {
+            FaultKind::Refused => differs(&fault.message),
+            _ => fault,
+        })?;
         let steps = reply.scores(&fingerprint.ids[1..], 0).map_err(|reason| differs(&reason))?;
         let found: Vec<f32> = steps.iter().map(|step| step.logprob).collect();
         fingerprint.compare(&found).map_err(|difference| differs(&difference))

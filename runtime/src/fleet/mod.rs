@@ -9,7 +9,7 @@
 //! | `session`, `turn`, `attempt` | a sequence, a generation, and one request of it |
 //! | `judge`, `constrained`, `scoring` | the end of a turn; constraints that an engine does not know; scores of forced tokens |
 //! | `engine`, `identity`, `fingerprints`, `fault` | trust in an engine, and what is known about it; failures |
-//! | `adapters` | adapters of policies |
+//! | `adapters`, `engine_adapters` | adapters of policies, and those that an engine has loaded |
 //! | `endpoint`, `connector`, `request`, `reply`, `event_buffer` | HTTP and JSON |
 //! | `counters` | metrics |
 
@@ -20,6 +20,7 @@ mod constrained;
 mod counters;
 mod endpoint;
 mod engine;
+mod engine_adapters;
 mod event_buffer;
 mod fault;
 mod fingerprints;
@@ -116,7 +117,8 @@ impl Fleet {
         let mut down = Vec::new();
         for engine in &engines {
             let start = engine.begin_check();
-            match identify(&engine.endpoint, config.model.as_deref(), &tokenizer).await {
+            let identified = identify(&engine.endpoint, config.model.as_deref(), &tokenizer).await;
+            match identified.map_err(|fault| fault.refused_as(FaultKind::Unfit)) {
                 Ok(identity) => {
                     let reference = &first.get_or_insert_with(|| identity.clone()).scores;
                     if let Err(difference) = compare(reference, &identity.scores) {
@@ -126,8 +128,8 @@ impl Fleet {
                     limit = limit.min(identity.context);
                     engine.trust_again(identity.facts, start);
                 }
-                // Waiting does not help with these, while an engine that cannot be reached may still be starting.
-                Err(fault) if matches!(fault.kind, FaultKind::Unfit | FaultKind::Refused | FaultKind::MissingModel) => {
+                // Waiting does not help with it, while an engine that cannot be reached may still be starting.
+                Err(fault) if fault.kind == FaultKind::Unfit => {
                     return Err(fault).context("an engine cannot be used");
                 }
                 Err(fault) => {
@@ -249,14 +251,14 @@ fn spec(identity: &EngineIdentity, vocab: usize, context: usize) -> BackendSpec 
 
 impl FleetShared {
     /// Returns the engine for the next request: `preferred` if it takes requests, or else the one with the fewest
-    /// requests in flight.
+    /// requests in flight, if possible of those whose identity is not being checked.
     fn choose(&self, preferred: Option<&Arc<RemoteEngine>>) -> Result<Arc<RemoteEngine>, Fault> {
         // The engine of the last turn may still have the session's prefix in its cache.
         if let Some(engine) = preferred.filter(|engine| engine.is_usable()) {
             return Ok(Arc::clone(engine));
         }
         let usable = self.engines.iter().filter(|engine| engine.is_usable());
-        usable.min_by_key(|engine| engine.load()).cloned().ok_or_else(|| {
+        usable.min_by_key(|engine| engine.rank()).cloned().ok_or_else(|| {
             let reasons = self.engines.iter().filter_map(|engine| match engine.trust() {
                 Trust::Down { reason } => Some(reason),
                 Trust::Trusted | Trust::Suspect => None,
@@ -269,7 +271,7 @@ impl FleetShared {
     /// Returns another engine that takes requests, if there is one.
     fn other_than(&self, failed: &Arc<RemoteEngine>) -> Option<Arc<RemoteEngine>> {
         let others = self.engines.iter().filter(|engine| !Arc::ptr_eq(engine, failed) && engine.is_usable());
-        others.min_by_key(|engine| engine.load()).cloned()
+        others.min_by_key(|engine| engine.rank()).cloned()
     }
 
     /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have
@@ -288,7 +290,7 @@ impl FleetShared {
         }
         if engine.may_have_restarted(self.timeouts.closed) {
             // Adapters are loaded and compared again. The engine reports those that are still loaded.
-            engine.adapters.lock().await.clear();
+            engine.adapters.clear();
         }
         self.check(engine).await
     }
@@ -302,7 +304,8 @@ impl FleetShared {
     /// Checks the identity of an engine. The caller holds the lock `checking` of the engine.
     async fn check(&self, engine: &RemoteEngine) -> Result<EngineFacts, Fault> {
         let start = engine.begin_check();
-        let identity = identify(&engine.endpoint, self.model.as_deref(), &self.tokenizer).await?;
+        let refused = |fault: Fault| fault.refused_as(FaultKind::Unfit);
+        let identity = identify(&engine.endpoint, self.model.as_deref(), &self.tokenizer).await.map_err(refused)?;
         let unfit = |message: String| engine.endpoint.fault(FaultKind::Unfit, message);
         let reference = self.reference.get_or_init(|| identity.scores.clone());
         compare(reference, &identity.scores).map_err(unfit)?;
@@ -313,7 +316,7 @@ impl FleetShared {
                 identity.context, self.spec.context
             )));
         }
-        self.check_base_fingerprints(engine, &identity.facts.model).await?;
+        self.check_base_fingerprints(engine, &identity.facts.model).await.map_err(refused)?;
         engine.trust_again(identity.facts.clone(), start);
         Ok(identity.facts)
     }
@@ -339,7 +342,7 @@ async fn watch(fleet: Weak<FleetShared>, engine: Arc<RemoteEngine>, pause: Durat
         let Some(fleet) = fleet.upgrade() else { return };
         let _checking = engine.checking.lock().await;
         // A restarted engine has no adapters, and one that was only unreachable reports that it has them already.
-        engine.adapters.lock().await.clear();
+        engine.adapters.clear();
         match fleet.check(&engine).await {
             Ok(_) => {
                 tracing::info!(engine = engine.endpoint.url(), "an engine takes requests again");

@@ -48,6 +48,9 @@ struct ReplyLogProbs {
     content: Option<Vec<ReplyLogProb>>,
     #[serde(default)]
     token_logprobs: Option<Vec<Option<f32>>>,
+    /// Alternatives in the completions dialect, by `token_id:ID` if they were requested, or else by text.
+    #[serde(default)]
+    top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -126,12 +129,11 @@ impl ReplyChoice {
         if values.len() != ids.len() {
             return Err(format!("{} tokens came with {} log-probabilities", ids.len(), values.len()));
         }
-        let values = ids.iter().zip(values);
+        let values = ids.iter().zip(values).enumerate();
         values
-            .map(|(id, value)| {
-                value
-                    .map(|value| step(*id, value, Vec::new()))
-                    .ok_or_else(|| format!("token {id} came without a log-probability"))
+            .map(|(at, (id, value))| {
+                let value = value.ok_or_else(|| format!("token {id} came without a log-probability"))?;
+                Ok(step(*id, value, logprobs.best(at, top)?))
             })
             .collect()
     }
@@ -139,6 +141,27 @@ impl ReplyChoice {
     /// Returns the versions of the weights that computed the tokens.
     pub(super) fn versions(&self) -> impl Iterator<Item = &str> {
         self.weight_versions.iter().flatten().map(|version| version.version.as_str())
+    }
+}
+
+impl ReplyLogProbs {
+    /// Returns the `top` most probable tokens at a position in the completions dialect, best first. The engine may list
+    /// the sampled token in addition to them.
+    fn best(&self, at: usize, top: usize) -> Result<Vec<(u32, f32)>, String> {
+        if top == 0 {
+            return Ok(Vec::new());
+        }
+        let listed = self.top_logprobs.as_ref().and_then(|all| all.get(at)?.as_ref());
+        let listed = listed.filter(|listed| !listed.is_empty()).ok_or("a token came without its alternatives")?;
+        let parsed = listed.iter().map(|(key, logprob)| {
+            let id = key.strip_prefix("token_id:").and_then(|id| id.parse().ok());
+            let id = id.ok_or_else(|| format!("the alternative {key:?} is a text instead of a token ID"))?;
+            Ok::<(u32, f32), String>((id, *logprob))
+        });
+        let mut ranked = parsed.collect::<Result<Vec<_>, _>>()?;
+        ranked.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        ranked.truncate(top);
+        Ok(ranked)
     }
 }
 

@@ -65,6 +65,10 @@ struct CompletionsBody<'a> {
     model: &'a str,
     prompt: &'a [u32],
     return_token_ids: bool,
+    /// Lists the alternatives of a token by their IDs. Otherwise they are texts, of which several tokens may have the
+    /// same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    return_tokens_as_token_ids: Option<bool>,
     #[serde(flatten)]
     params: Params<'a>,
     #[serde(flatten)]
@@ -146,8 +150,14 @@ impl TokenRequest<'_> {
                 serde_json::to_vec(&body)
             }
             Dialect::Completions => {
-                let body =
-                    CompletionsBody { model: self.model, prompt: self.ids, return_token_ids: true, params, common };
+                let body = CompletionsBody {
+                    model: self.model,
+                    prompt: self.ids,
+                    return_token_ids: true,
+                    return_tokens_as_token_ids: (self.sampling.top_logprobs > 0).then_some(true),
+                    params,
+                    common,
+                };
                 serde_json::to_vec(&body)
             }
         }
@@ -255,11 +265,14 @@ mod tests {
         let completions = body(EngineKind::Vllm, Dialect::Completions, &sampling, Some(&[3]));
         assert_eq!((&completions["prompt"], &completions["return_token_ids"]), (&json!([1, 2]), &json!(true)));
         assert_eq!((&completions["logprobs"], &completions["allowed_token_ids"]), (&json!(1), &json!([3])));
+        assert!(completions.get("return_tokens_as_token_ids").is_none());
     }
 
     #[test]
     fn alternatives_need_ids_and_so_the_stops_stay_here() {
         let sampling = SamplingParams { top_logprobs: 2, top_k: 5, ..SamplingParams::default() };
+        let completions = body(EngineKind::Vllm, Dialect::Completions, &sampling, None);
+        assert_eq!(completions["return_tokens_as_token_ids"], json!(true));
         let body = body(EngineKind::Vllm, Dialect::Generate, &sampling, None);
         assert!(body.get("output_mode").is_none() && body["sampling_params"].get("stop").is_none());
         assert_eq!((&body["sampling_params"]["logprobs"], &body["sampling_params"]["top_k"]), (&json!(2), &json!(5)));

@@ -1,6 +1,7 @@
 //! A generation elsewhere: attempts, one after another, until the turn ends.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::mem;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,11 @@ pub struct RemoteTurn<'a> {
     /// If `true`, the turn has failed.
     failed: bool,
     fruitless: u32,
+    /// If `true`, the engine has passed its check for the current attempt, so that a failure is that of a request of this
+    /// turn.
+    checked: bool,
+    /// URLs of the engines at which a request of this turn has broken since the last token.
+    broken_at: BTreeSet<String>,
     resumptions: VecDeque<Resumption>,
     /// Permit to use the engines. `None` while a later turn of a session waits for one.
     permit: Option<OwnedSemaphorePermit>,
@@ -81,6 +87,8 @@ impl<'a> RemoteTurn<'a> {
             accounted: false,
             failed: false,
             fruitless: 0,
+            checked: false,
+            broken_at: BTreeSet::new(),
             resumptions: VecDeque::new(),
             permit,
         }
@@ -111,10 +119,7 @@ impl<'a> RemoteTurn<'a> {
                 }
             };
             match part {
-                Ok(AttemptPart::Tokens(steps)) => {
-                    self.fruitless = 0;
-                    self.ready.extend(steps);
-                }
+                Ok(AttemptPart::Tokens(steps)) => self.receive(steps),
                 Ok(AttemptPart::End(end)) => {
                     let empty = self.attempt.take().and_then(|attempt| attempt.fault_if_empty());
                     self.account(end.usage);
@@ -130,6 +135,13 @@ impl<'a> RemoteTurn<'a> {
                 Err(fault) => self.recover(fault).await?,
             }
         }
+    }
+
+    /// Takes tokens, which end a row of failures.
+    fn receive(&mut self, steps: Vec<TokenStep>) {
+        self.fruitless = 0;
+        self.broken_at.clear();
+        self.ready.extend(steps);
     }
 
     /// Waits for a permit, unless the turn has one.
@@ -249,7 +261,9 @@ impl<'a> RemoteTurn<'a> {
         let engine = fleet.choose(self.session.engine.as_ref())?;
         // Set before anything can fail there, so that the failure is known to be this engine's.
         self.session.engine = Some(Arc::clone(&engine));
+        self.checked = false;
         let facts = fleet.checked(&engine).await?;
+        self.checked = true;
         let model = match self.session.options.adapter {
             None => facts.model.clone(),
             Some(adapter) => {
@@ -314,8 +328,7 @@ impl<'a> RemoteTurn<'a> {
     async fn score(&mut self) -> Result<(), EngineError> {
         match self.scores().await {
             Ok(steps) => {
-                self.fruitless = 0;
-                self.ready.extend(steps);
+                self.receive(steps);
                 Ok(())
             }
             Err(fault) => self.recover(fault).await,
@@ -353,15 +366,21 @@ impl<'a> RemoteTurn<'a> {
         // If the failure belongs to no engine, all engines are down, and another attempt would fail as well.
         let engine = self.session.engine.take().filter(|engine| engine.endpoint.url() == fault.url);
         let Some(engine) = engine else { return Err(fault.ending(fleet.requests)) };
-        fleet.note(&engine, &fault);
+        let broken = mem::take(&mut self.checked) && fault.kind == FaultKind::Broken;
+        if broken && !self.broken_at.insert(fault.url.clone()) {
+            // Counted once: a request that always fails must not take the engine from all other requests.
+            engine.distrust();
+        } else {
+            fleet.note(&engine, &fault);
+        }
         self.fruitless += 1;
-        // A missing adapter is loaded again on the same engine. After other failures, another engine is preferred.
+        // An adapter that the engine has lost is loaded again there. After other failures, another engine is preferred.
         let next = match (fault.kind, adapter) {
             (FaultKind::MissingModel, Some(adapter)) => {
-                engine.forget_adapter(&adapter.name).await;
+                engine.adapters.forget(&adapter.name);
                 Some(engine)
             }
-            // Loaded once more on the same engine, the adapter would only be found different again.
+            // Loaded once more on the same engine, the adapter would only be refused or found different again.
             (FaultKind::OtherAdapter, _) => fleet.other_than(&engine),
             _ => fleet.other_than(&engine).or_else(|| Some(engine).filter(|engine| engine.is_usable())),
         };

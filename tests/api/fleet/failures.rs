@@ -7,8 +7,9 @@ use tokio::time::timeout;
 use waymark_agent::{Generator, Steps};
 use waymark_engine::{Constraint, ConstraintState, EngineError, Generate, Health, Origin, TurnFinish};
 use waymark_models::sampler::TokenMask;
+use waymark_runtime::config::FleetConfig;
 
-use super::stub::{Stub, StubFault};
+use super::stub::{RouteFault, Stub, StubFault};
 use super::{config, connect, opened, run, spec, undisturbed};
 use crate::harness::{PATIENCE, ServerPlan, answer, eventually, says};
 
@@ -99,6 +100,85 @@ async fn an_engine_that_passes_its_checks_and_breaks_its_streams_is_taken_out() 
     assert_eq!((usable(), first.streamed().len()), (1, 3));
     assert_eq!(run(&mut opened(&fleet, &PROMPT), spec(6)).await.ids(), undisturbed(&PROMPT, 6));
     assert_eq!(first.streamed().len(), 3);
+}
+
+#[tokio::test]
+async fn an_engine_that_does_not_accept_the_key_gets_no_more_requests() {
+    let [first, second] = [Stub::start().await, Stub::start().await];
+    let mut config = config("vllm", &[&first.url(), &second.url()]);
+    // The engine is not found healthy again before the end of the test.
+    config.timeouts.recheck = 10 * PATIENCE;
+    for status in [401, 403] {
+        let refusal = || StubFault::Refusal(status, r#"{"error":"Unauthorized"}"#.to_owned());
+        let both = connect(&config).await.unwrap();
+        first.fail([refusal()]);
+        let turn = run(&mut opened(&both, &PROMPT), spec(4)).await;
+        assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&PROMPT, 4)), "{status}: {turn:?}");
+        assert_eq!(both.remote_counters().engines_usable.get(), 1, "{status}");
+        let alone = FleetConfig { engines: config.engines[..1].to_vec(), ..config.clone() };
+        let alone = connect(&alone).await.unwrap();
+        first.fail([refusal()]);
+        let turn = run(&mut opened(&alone, &PROMPT), spec(4)).await;
+        assert!(matches!(turn.error, Some(EngineError::Unavailable(_))), "{status}: {turn:?}");
+        let Health::Dead { reason } = alone.health() else { panic!("{status}: the engine is still used") };
+        assert!(reason.contains(&status.to_string()) && reason.contains("check the API key"), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_refuses_its_check_is_no_clients_fault() {
+    let [first, second] = [Stub::start().await, Stub::start().await];
+    let fleet = connect(&config("vllm", &[&first.url(), &second.url()])).await.unwrap();
+    let usable = || fleet.remote_counters().engines_usable.get();
+    *first.state.checks.lock().unwrap() = Some(RouteFault::Refusal(400));
+    first.fail([StubFault::Cut(2)]);
+    // The first turn breaks there, and the second one needs the check.
+    for left in [2, 1] {
+        let turn = run(&mut opened(&fleet, &PROMPT), spec(6)).await;
+        assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&PROMPT, 6)), "{turn:?}");
+        assert_eq!(usable(), left);
+    }
+    *first.state.checks.lock().unwrap() = None;
+    eventually("the engine is used again", || usable() == 2).await;
+}
+
+#[tokio::test]
+async fn a_request_that_always_fails_does_not_take_an_engine_from_the_others() {
+    let stub = Stub::start().await;
+    let mut config = config("vllm", &[&stub.url()]);
+    // The engine is not found healthy again before the end of the test.
+    config.timeouts.recheck = 10 * PATIENCE;
+    let fleet = connect(&config).await.unwrap();
+    let cut = || StubFault::Cut(0);
+    stub.fail([cut(), cut(), cut()]);
+    let turn = run(&mut opened(&fleet, &PROMPT), spec(4)).await;
+    assert!(matches!(turn.error, Some(EngineError::Unavailable(_))), "{turn:?}");
+    assert_eq!((fleet.health(), stub.streamed().len()), (Health::Ready, 3));
+    assert_eq!(run(&mut opened(&fleet, &PROMPT), spec(4)).await.ids(), undisturbed(&PROMPT, 4));
+    // Checks are the server's own requests, so that each of their failures counts.
+    *stub.state.checks.lock().unwrap() = Some(RouteFault::Refusal(500));
+    stub.fail([cut()]);
+    let turn = run(&mut opened(&fleet, &PROMPT), spec(4)).await;
+    assert!(matches!(turn.error, Some(EngineError::Unavailable(_))), "{turn:?}");
+    assert!(matches!(fleet.health(), Health::Dead { .. }));
+}
+
+#[tokio::test]
+async fn while_an_engine_is_checked_new_sessions_go_to_another() {
+    let [first, second] = [Stub::start().await, Stub::start().await];
+    let fleet = connect(&config("vllm", &[&first.url(), &second.url()])).await.unwrap();
+    first.fail([StubFault::Cut(2)]);
+    assert_eq!(run(&mut opened(&fleet, &PROMPT), spec(3)).await.ids(), undisturbed(&PROMPT, 3));
+    *first.state.checks.lock().unwrap() = Some(RouteFault::Silence);
+    let [mut checking, mut other] = [opened(&fleet, &PROMPT), opened(&fleet, &PROMPT)];
+    let turn = tokio::select! {
+        // In this order, so that the first session waits for the check.
+        biased;
+        turn = run(&mut checking, spec(3)) => panic!("the check has ended: {turn:?}"),
+        turn = run(&mut other, spec(3)) => turn,
+    };
+    assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&PROMPT, 3)), "{turn:?}");
+    assert_eq!((first.streamed().len(), second.streamed().len()), (1, 2));
 }
 
 #[tokio::test]
@@ -196,8 +276,7 @@ async fn a_dropped_generation_closes_its_socket() {
 #[tokio::test]
 async fn more_generations_than_allowed_are_refused_here() {
     let stub = Stub::start().await;
-    let fleet =
-        connect(&waymark_runtime::config::FleetConfig { requests: 1, ..config("vllm", &[&stub.url()]) }).await.unwrap();
+    let fleet = connect(&FleetConfig { requests: 1, ..config("vllm", &[&stub.url()]) }).await.unwrap();
     let mut first = opened(&fleet, &PROMPT);
     let _running = first.generate(spec(4)).await.unwrap();
     let mut second = opened(&fleet, &PROMPT);
@@ -208,8 +287,7 @@ async fn more_generations_than_allowed_are_refused_here() {
 #[tokio::test]
 async fn a_session_that_has_begun_waits_where_a_new_one_is_refused() {
     let stub = Stub::start().await;
-    let fleet =
-        connect(&waymark_runtime::config::FleetConfig { requests: 1, ..config("vllm", &[&stub.url()]) }).await.unwrap();
+    let fleet = connect(&FleetConfig { requests: 1, ..config("vllm", &[&stub.url()]) }).await.unwrap();
     let mut begun = opened(&fleet, &PROMPT);
     let turn = run(&mut begun, spec(2)).await;
     assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&PROMPT, 2)));

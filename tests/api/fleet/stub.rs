@@ -42,10 +42,25 @@ pub enum StubFault {
     Recorded(String),
 }
 
+/// Fault of all requests of a route, until it is taken away.
+#[derive(Debug, Clone, Copy)]
+pub enum RouteFault {
+    /// A response with this status.
+    Refusal(u16),
+    /// No response.
+    Silence,
+}
+
 /// State of a stub.
 #[derive(Debug)]
 pub struct StubState {
     pub faults: Mutex<VecDeque<StubFault>>,
+    /// Fault of checks of the identity.
+    pub checks: Mutex<Option<RouteFault>>,
+    /// Fault of loading adapters.
+    pub loads: Mutex<Option<RouteFault>>,
+    /// Requests that got no response, by [`RouteFault::Silence`].
+    pub silent: AtomicUsize,
     /// Requests that generate tokens: the session's name and the body.
     pub requests: Mutex<Vec<(Option<String>, Value)>>,
     /// Loaded adapters, by name.
@@ -84,6 +99,9 @@ impl Stub {
     pub async fn with(generates: bool) -> Stub {
         let state = Arc::new(StubState {
             faults: Mutex::default(),
+            checks: Mutex::default(),
+            loads: Mutex::default(),
+            silent: AtomicUsize::new(0),
             requests: Mutex::default(),
             adapters: Mutex::default(),
             seed: Mutex::new(SEED),
@@ -200,12 +218,27 @@ impl Drop for Stub {
 
 type Shared = State<Arc<StubState>>;
 
-async fn models(State(state): Shared) -> axum::Json<Value> {
+/// Returns the response of a route with a fault. `None` without one.
+async fn disturbed(state: &StubState, fault: &Mutex<Option<RouteFault>>) -> Option<Response> {
+    let fault = *fault.lock().unwrap();
+    match fault? {
+        RouteFault::Refusal(status) => Some(refusal(status, "BadRequestError", "told to refuse")),
+        RouteFault::Silence => {
+            state.silent.fetch_add(1, SeqCst);
+            std::future::pending().await
+        }
+    }
+}
+
+async fn models(State(state): Shared) -> Response {
+    if let Some(response) = disturbed(&state, &state.checks).await {
+        return response;
+    }
     let adapters = state.adapters.lock().unwrap();
     let adapters = adapters.keys().map(|name| json!({"id": name, "object": "model", "parent": "tiny"}));
     let mut data = vec![json!({"id": "tiny", "object": "model", "parent": null, "max_model_len": 2048})];
     data.extend(adapters);
-    axum::Json(json!({"object": "list", "data": data}))
+    axum::Json(json!({"object": "list", "data": data})).into_response()
 }
 
 async fn tokenize(State(state): Shared, axum::Json(body): axum::Json<Value>) -> axum::Json<Value> {
@@ -221,6 +254,9 @@ fn refusal(status: u16, kind: &str, message: &str) -> Response {
 }
 
 async fn load(State(state): Shared, axum::Json(body): axum::Json<Value>) -> Response {
+    if let Some(response) = disturbed(&state, &state.loads).await {
+        return response;
+    }
     let name = body["lora_name"].as_str().unwrap().to_owned();
     let path = body["lora_path"].as_str().unwrap().to_owned();
     if !std::path::Path::new(&path).is_dir() {

@@ -1,6 +1,6 @@
 //! Exchanges recorded from a real vLLM 0.32 (`golden/vllm_wire.json`), replayed to the client.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use waymark_agent::{Generator, SessionSource};
 use waymark_engine::{EngineError, Generate, Origin, SessionOptions, TurnFinish};
 use waymark_models::sampler::SamplingParams;
@@ -77,6 +77,33 @@ async fn the_recorded_completions_give_the_same_tokens() {
     assert_eq!(session.cached_prompt_tokens(), 96);
     let (_, sent) = stub.streamed().pop().unwrap();
     assert_eq!((&sent["return_token_ids"], &sent["prompt"][1]), (&Value::Bool(true), &Value::from(7)));
+}
+
+/// Returns a stream of completions with the token 7 and these alternatives.
+fn completion(listed: &Value) -> StubFault {
+    let logprobs = json!({"token_logprobs": [-2.5], "top_logprobs": [listed]});
+    let choice = json!({"index": 0, "text": "", "finish_reason": "length", "token_ids": [7], "logprobs": logprobs});
+    StubFault::Recorded(format!("data: {}\n\ndata: [DONE]\n\n", json!({"choices": [choice]})))
+}
+
+#[tokio::test]
+async fn alternatives_over_completions_are_read_by_their_ids() {
+    let stub = Stub::with(false).await;
+    let fleet = connect(&config("vllm", &[&stub.url()])).await.unwrap();
+    let sampling = SamplingParams { top_logprobs: 2, ..SamplingParams::greedy() };
+    let ask = || Generate { sampling: sampling.clone(), max_tokens: 1, ..Generate::default() };
+    // vLLM lists the sampled token in addition to the two most probable ones.
+    stub.fail([completion(&json!({"token_id:7": -2.5, "token_id:30": -0.25, "token_id:4": -1.5}))]);
+    let turn = run(&mut opened(&fleet, &prompt()), ask()).await;
+    assert_eq!((turn.error.clone(), turn.ids()), (None, vec![7]));
+    assert_eq!(turn.steps[0].top, [(30, -0.25), (4, -1.5)]);
+    let (_, sent) = stub.streamed().pop().unwrap();
+    assert_eq!((&sent["return_tokens_as_token_ids"], &sent["logprobs"]), (&Value::Bool(true), &Value::from(2)));
+    // Texts do not say which tokens they are.
+    stub.fail((0..3).map(|_| completion(&json!({"": -0.25, "-": -1.5}))));
+    let turn = run(&mut opened(&fleet, &prompt()), ask()).await;
+    let Some(EngineError::Unavailable(message)) = turn.error else { panic!("{turn:?}") };
+    assert!(message.contains("a text instead of a token ID"), "{message}");
 }
 
 #[tokio::test]
