@@ -182,10 +182,34 @@ mod tests {
             let told = text.split(&format!("## `[{part}]`")).nth(1).unwrap().split("\n## ").next().unwrap();
             fields.iter().for_each(|field| assert!(told.contains(&format!("| `{field}` |")), "{part}.{field}"));
         }
+    }
+
+    #[test]
+    fn the_docs_have_the_defaults_of_every_protocol() {
+        let text = include_str!("../../docs/policy.md");
         let row = |field: &str| text.lines().find(|line| line.starts_with(&format!("| `{field}` |"))).unwrap();
+        let default = |field: &str| row(field).trim_end_matches(" |").rsplit(" | ").next().unwrap();
+        let common = Retrieval::default().search;
         for name in Policy::BUILTIN {
             let protocol = protocol(name).unwrap();
             let own = protocol.retrieval();
+            let search = &own.search;
+            for (field, differs) in [
+                ("mode", search.mode != common.mode),
+                ("k", search.k != common.k),
+                ("triples", search.triples != common.triples),
+                ("graph", search.graph != common.graph),
+            ] {
+                assert_eq!(default(field).contains(name), differs, "{name}: {field}");
+            }
+            let budget = protocol.budget();
+            let Budget { turns, turn_tokens, observation_tokens, sampled_tokens, context_tokens, .. } = budget;
+            let sizes = [turns, turn_tokens, observation_tokens, sampled_tokens, context_tokens];
+            let written = text.lines().find_map(|line| line.strip_prefix(&format!("| {name} | ")));
+            let written = written.map(|sizes| sizes.trim_end_matches(" |").replace(',', ""));
+            let has_row = budget != Budget::default() && *name != "plain";
+            let sizes = sizes.map(|size| size.to_string()).join(" | ");
+            assert_eq!(written, has_row.then_some(sizes), "{name}");
             let trained = protocol.training().unwrap().format().unwrap_or(own.format);
             assert_eq!(row("format").contains(name), trained != own.format, "{name}");
             assert_eq!(row("ranking").contains(name), own.search.ranking.is_some(), "{name}");

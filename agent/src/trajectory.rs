@@ -1,5 +1,6 @@
 //! Records of episodes, for training and evaluation.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use waymark_engine::Token;
@@ -69,8 +70,13 @@ pub struct ActionRecord {
     pub executed: bool,
     /// If `true`, the turn came after the last round, or a limit allowed no further search: it could only answer.
     pub late: bool,
+    /// Reasoning in the turn, without its tags. Empty if there is none.
+    pub thought: String,
     /// Summary of the evidence before the turn, in protocols whose policies summarize.
     pub summary: Option<String>,
+    /// Positions of the environment's reply among all tokens. Empty without a reply. A response that was cut may end
+    /// before it.
+    pub reply: Range<usize>,
 }
 
 /// A search and its result.

@@ -30,9 +30,13 @@ pub(super) struct TurnReader {
     tokens: Option<PendingTokens>,
     /// IDs of tokens that end the turn and whose text is not part of it.
     stop_ids: Vec<u32>,
-    /// End of each token in the text, and the ranges of answers, for counting answer tokens.
+    /// End of each token in the text, for counting the tokens of reasoning.
     ends: Vec<usize>,
+    /// Ranges of reasoning and queries, without tags.
+    reasoning: Vec<Range<usize>>,
+    /// Ranges of answers, without tags.
     answers: Vec<Range<usize>>,
+    thought: String,
     withheld: String,
 }
 
@@ -81,7 +85,9 @@ impl TurnReader {
             tokens: logprobs.then(PendingTokens::default),
             stop_ids: Vec::new(),
             ends: Vec::new(),
+            reasoning: Vec::new(),
             answers: Vec::new(),
+            thought: String::new(),
             withheld: String::new(),
         }
     }
@@ -127,6 +133,11 @@ impl TurnReader {
         self.answer.as_ref().filter(|_| self.answered()).map(AnswerFilter::shown)
     }
 
+    /// Returns the reasoning so far, without its tags.
+    pub(super) fn thought(&self) -> &str {
+        &self.thought
+    }
+
     /// Returns the text of a possible refusal, which is reported as a whole once it is the turn's action.
     pub(super) fn withheld(&self) -> &str {
         &self.withheld
@@ -142,12 +153,15 @@ impl TurnReader {
         self.answer.as_ref().is_some_and(AnswerFilter::stopped) || self.call().is_some()
     }
 
-    /// Returns the number of tokens that contributed to an answer.
-    pub(super) fn answer_tokens(&self) -> usize {
+    /// Returns the number of tokens that contributed to reasoning or a query: those of the answer, of tags, of stop
+    /// strings and of the turn's end do not.
+    pub(super) fn reasoning_tokens(&self) -> usize {
         let starts = [0].iter().chain(&self.ends);
-        // A token may be only a part of a character: it counts where the character will be.
-        let inside = |start: usize, end: usize| {
-            self.answers.iter().any(|part| start < part.end && (end > part.start || start >= part.start))
+        let mut parts = self.reasoning.iter().peekable();
+        let mut inside = |start: usize, end: usize| {
+            while parts.next_if(|part| part.end <= start).is_some() {}
+            // A token may be only a part of a character: it counts where the character will be.
+            parts.peek().is_some_and(|part| end > part.start || start >= part.start)
         };
         starts.zip(&self.ends).filter(|(start, end)| inside(**start, **end)).count()
     }
@@ -220,10 +234,16 @@ impl TurnReader {
     }
 
     fn show(&mut self, piece: TextPiece) -> Option<Event> {
-        if piece.kind == SegmentKind::Answer {
-            match self.answers.last_mut() {
+        let parts = match piece.kind {
+            SegmentKind::Answer => Some(&mut self.answers),
+            // Text outside all tags is shown as reasoning.
+            SegmentKind::Think | SegmentKind::Query | SegmentKind::Text => Some(&mut self.reasoning),
+            SegmentKind::Refusal => None,
+        };
+        if let Some(parts) = parts {
+            match parts.last_mut() {
                 Some(last) if last.end == piece.start => last.end = piece.end(),
-                _ => self.answers.push(piece.start..piece.end()),
+                _ => parts.push(piece.start..piece.end()),
             }
         }
         let tokens = self.tokens.as_mut().map(|tokens| tokens.within(&piece)).unwrap_or_default();
@@ -234,7 +254,10 @@ impl TurnReader {
             return None;
         }
         match kind {
-            SegmentKind::Think => Some(Event::Think { turn, text, tokens: strip(tokens) }),
+            SegmentKind::Think => {
+                self.thought += &text;
+                Some(Event::Think { turn, text, tokens: strip(tokens) })
+            }
             SegmentKind::Query => Some(Event::Query { turn, text, tokens: strip(tokens) }),
             SegmentKind::Text => Some(Event::Text { turn, text, tokens: strip(tokens) }),
             SegmentKind::Refusal => {
@@ -315,6 +338,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use waymark_models::tokenizer::Specials;
 
+    use super::super::plain::Plain;
+    use super::super::protocol::Protocol;
     use super::super::tag::TAGS;
     use super::*;
 
@@ -352,12 +377,38 @@ mod tests {
         assert_eq!(text, "Z\u{fc}rich < 3");
         assert_eq!(String::from_utf8(bytes).unwrap().trim(), text);
         assert_eq!(reader.answer(), Some(text.as_str()));
-        assert_eq!(reader.answer_tokens(), " Z\u{fc}rich < 3 ".len());
+        assert_eq!(reader.reasoning_tokens(), "hm\n".len());
         let thought = events.iter().find_map(|event| match event {
             Event::Think { tokens, .. } => Some(tokens[0].text.clone()),
             _ => None,
         });
         assert_eq!(thought.as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn a_thought_has_no_tags_and_may_begin_in_the_prompt() {
+        let (whole, _) = read("<think>One, </think><think>two</think><search>x</search>", &[]);
+        assert_eq!(whole.thought(), "One, two");
+        let (opened, _) = read_by(reader(&[]).inside(&TAGS, SegmentKind::Think), "Three</think>\n<answer>y</answer>");
+        assert_eq!(opened.thought(), "Three");
+    }
+
+    #[test]
+    fn neither_the_answer_nor_the_end_of_a_turn_is_reasoning() {
+        let end = [u32::from(b'!')];
+        let tagged = || reader(&["END"]).ended_by(&end);
+        let plain = || TurnReader { scanner: Scanner::new(Plain.tags()), ..tagged() };
+        for (reader, turn, tokens) in [
+            (plain(), "Hi!", 0),
+            (plain(), "!", 0),
+            (plain(), "<think>hm</think>Hi!", 2),
+            (plain(), "Hi END", 0),
+            (tagged(), "<answer>Hi</answer>!", 0),
+            (tagged(), "<think>a</think><search>bc</search>!", 3),
+            (tagged(), "<think>\u{e9}</think> d <answer>Hi END", 5),
+        ] {
+            assert_eq!(read_by(reader, turn).0.reasoning_tokens(), tokens, "{turn}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Tokens sampled by the policy or forced in its name.
     pub completion_tokens: usize,
-    /// Completion tokens outside the answer.
+    /// Completion tokens of reasoning and queries, without tags. Those of an interrupted turn are not counted.
     pub reasoning_tokens: usize,
     /// Tokens injected by the environment.
     pub environment_tokens: usize,

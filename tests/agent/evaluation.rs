@@ -160,7 +160,12 @@ async fn episodes_that_fail_count_as_wrong_and_say_why() {
 
 /// Runs a baseline on a question, with these options forced on its searches. Returns its row and its queries.
 async fn run_baseline(name: &str, search: SearchOptions) -> (EpisodeRow, Vec<Query>) {
-    let (runtime, _, stub) = scripted(&["It is the capital.\nAnswer: Paris"], france());
+    play_baseline(name, search, &["It is the capital.\nAnswer: Paris"]).await
+}
+
+/// Runs a baseline on a question with these generations. Returns its row and its queries.
+async fn play_baseline(name: &str, search: SearchOptions, lines: &[&str]) -> (EpisodeRow, Vec<Query>) {
+    let (runtime, _, stub) = scripted(lines, france());
     let contender = Contender::Baseline(Baseline::named(name).unwrap());
     let arm = EvaluationArm { search, ..EvaluationArm::new(name, contender, None, None) };
     let asked = [question("one", "Capital of France?", "Paris")];
@@ -184,6 +189,37 @@ async fn the_graph_baseline_is_hipporag_2_unless_another_search_is_forced() {
         let [query] = &queries[..] else { panic!("{queries:?}") };
         assert_eq!((query.mode, query.graph, query.k), (mode, variant.into(), 5), "{name}");
     }
+}
+
+#[tokio::test]
+async fn search_o1_answers_after_its_last_search_and_after_a_refused_one() {
+    const FOUND: &str = "**Final Information** It is Paris.";
+    let ask = |query: &str| format!("I search. <|begin_search_query|> {query} <|end_search_query|>");
+    let all = ["a", "b", "c", "d", "e"];
+    for queries in [["a", "b", "c", "d", "e", "f"], ["a", "a", "b", "c", "d", "e"]] {
+        let mut lines: Vec<String> = Vec::new();
+        for (place, query) in queries.iter().enumerate() {
+            lines.push(ask(query));
+            // Only an executed search has a result to condense.
+            if all.contains(query) && !queries[..place].contains(query) {
+                lines.push(FOUND.to_owned());
+            }
+        }
+        lines.push("So it is \\boxed{Paris}.".to_owned());
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let (row, asked) = play_baseline("search-o1", SearchOptions::default(), &lines).await;
+        let asked: Vec<&str> = asked.iter().map(|query| query.text.as_str()).collect();
+        assert_eq!(asked, all, "{queries:?}");
+        assert_eq!((row.answer.as_deref(), row.valid, row.em), (Some("Paris"), true, 1.0), "{queries:?}");
+    }
+}
+
+#[tokio::test]
+async fn search_o1_searches_no_query_that_is_not_closed() {
+    let line = "It could be found with <|begin_search_query|> capital, but I know it: \\boxed{Paris}";
+    let (row, asked) = play_baseline("search-o1", SearchOptions::default(), &[line]).await;
+    assert!(asked.is_empty(), "{asked:?}");
+    assert_eq!((row.answer.as_deref(), row.valid, row.turns), (Some("Paris"), true, 1));
 }
 
 /// Otherwise they would be scored on triples that the model never read.

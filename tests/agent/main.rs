@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use waymark_agent::{
-    Action, AgentError, BudgetLimit, Conversation, ConversationMessage, Episode, EpisodeEnd, EpisodeOptions, Event,
-    Format, LoopVariant, Policy, Role, Runtime, SearchError, Trajectory, tag,
+    Action, ActionRecord, AgentError, BudgetLimit, Conversation, ConversationMessage, Episode, EpisodeEnd,
+    EpisodeOptions, Event, Format, LoopVariant, Policy, Role, Runtime, SearchError, Trajectory, tag,
 };
 use waymark_engine::mock::Lines;
 use waymark_engine::{Engine, EngineConfig, MockBackend, Origin};
@@ -123,7 +123,8 @@ async fn a_question_is_thought_searched_and_answered() {
     let usage = trajectory.usage;
     assert_eq!(usage.environment_tokens, block.len());
     assert_eq!(usage.completion_tokens, SEARCH.len() + ANSWER.len());
-    assert_eq!(usage.reasoning_tokens, usage.completion_tokens - " Paris ".len());
+    let reasoning = "I need the capital.\n [passage] capital of France Paris it is.\n";
+    assert_eq!(usage.reasoning_tokens, reasoning.len());
     assert_eq!((usage.prompt_tokens, usage.searches), (trajectory.prompt_tokens, 1));
     assert!(trajectory.response().iter().all(|t| t.logprob.is_some() == (t.origin == Origin::Policy)));
 }
@@ -249,7 +250,11 @@ async fn poisoned_passages_change_nothing() {
     let (runtime, stub) = saying(&lines, poisoned);
     let (attacked, events) = run(&runtime, &policy("routerag"), "?", default()).await.unwrap();
 
-    assert_eq!(attacked.actions, trajectory.actions);
+    // The poison makes the replies longer, and moves nothing else.
+    let in_place = |action: &ActionRecord| ActionRecord { reply: 0..0, ..action.clone() };
+    let [attacked_actions, actions] =
+        [&attacked, &trajectory].map(|run| run.actions.iter().map(in_place).collect::<Vec<_>>());
+    assert_eq!(attacked_actions, actions);
     assert_eq!(attacked.answer, trajectory.answer);
     assert_eq!(streamed_answer(&events), "Paris");
     assert_eq!(stub.written(), ["[passage] capital of France", "again"]);

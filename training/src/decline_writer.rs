@@ -4,7 +4,7 @@
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use waymark_agent::metric::declines;
-use waymark_agent::{Action, EpisodeEnd, Policy, ReadingRule};
+use waymark_agent::{Action, EpisodeEnd, Policy, ReadingRule, SegmentKind};
 use waymark_engine::Origin;
 use waymark_models::ModelError;
 use waymark_models::tokenizer::{Specials, Tokenizer};
@@ -67,6 +67,8 @@ impl DeclineWriter<'_> {
         if !policy.protocol.stops().iter().any(|stop| text.ends_with(stop)) {
             ids.extend(self.turn_end);
         }
+        let old = self.tokenizer.decode(sample.tokens.get(start..).unwrap_or_default());
+        let old_reasoning = self.reasoning_tokens(&policy, &old)?;
         replace_tokens(sample, start, &ids);
         sample.text = self.tokenizer.decode(&sample.tokens[sample.prompt_tokens..]);
 
@@ -77,11 +79,19 @@ impl DeclineWriter<'_> {
             last.summary = policy.protocol.summary(&text);
             last.action = action;
         }
-        let answered = self.tokenizer.encode(&statement, Specials::Literal)?.len();
+        let earlier_reasoning = sample.usage.reasoning_tokens.saturating_sub(old_reasoning);
         sample.usage.completion_tokens = sample.count(Origin::Policy);
-        sample.usage.reasoning_tokens = sample.usage.completion_tokens.saturating_sub(answered);
+        sample.usage.reasoning_tokens = earlier_reasoning + self.reasoning_tokens(&policy, &text)?;
         sample.answer = Some(statement);
         Ok(())
+    }
+
+    /// Returns the number of tokens of reasoning and queries in a turn.
+    fn reasoning_tokens(&self, policy: &Policy, turn: &str) -> Result<usize, ModelError> {
+        let spans = policy.protocol.spans(turn).into_iter();
+        let reasoning = spans.filter(|span| !matches!(span.kind, SegmentKind::Answer | SegmentKind::Refusal));
+        let encoded = reasoning.map(|span| self.tokenizer.encode(&turn[span.range], Specials::Literal));
+        encoded.map(|ids| ids.map(|ids| ids.len())).sum()
     }
 
     /// Text of the new last turn.
@@ -128,7 +138,9 @@ fn replace_tokens(sample: &mut Sample, start: usize, ids: &[u32]) {
     }
     sample.origins.retain(|run| run.1 > 0);
     sample.origins.push(OriginRun(Origin::Policy, ids.len()));
-    sample.forced.retain(|&(first, run)| first.saturating_add(run) <= start);
+    let before = |&(first, run): &(usize, usize)| first.saturating_add(run) <= start;
+    sample.forced.retain(before);
+    sample.written_mode = sample.written_mode.filter(before);
     sample.logprobs.clear();
     sample.reward = None;
     sample.advantage = None;
@@ -171,6 +183,8 @@ mod tests {
             assert_eq!(refused, new.finish == EpisodeEnd::Refused, "{protocol}");
             assert_eq!(new.actions.len(), old.actions.len(), "{protocol}");
             assert_eq!(new.evidence, old.evidence, "{protocol}");
+            let usage = new.usage;
+            assert!((1..usage.completion_tokens).contains(&usage.reasoning_tokens), "{protocol}: {usage:?}");
         }
     }
 

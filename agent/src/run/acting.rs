@@ -40,9 +40,11 @@ pub(super) fn begin(core: &mut EpisodeCore, ended: TurnEnd, limit: Option<Budget
         action: action.clone(),
         executed: goes_on || action.ends(),
         late: last || spent,
+        thought: core.turn.reader.thought().to_owned(),
         summary: core.setup.protocol.summary(core.turn.reader.text()),
+        reply: 0..0,
     };
-    core.transcript.record_action(record, core.turn.reader.answer_tokens());
+    core.transcript.record_action(record, core.turn.reader.reasoning_tokens());
     let withheld = core.turn.reader.withheld();
     // Text between the tags of a refusal was held back. The turn has another action, so it is plain text.
     if !matches!(action, Action::Refuse { .. }) && !withheld.is_empty() {

@@ -17,7 +17,7 @@ pub(super) struct Transcript {
     id: String,
     tokens: Vec<Token>,
     prompt_tokens: usize,
-    answer_tokens: usize,
+    reasoning_tokens: usize,
     actions: Vec<ActionRecord>,
     evidence: Vec<SearchRecord>,
     /// Positions of each search's observation. `None` if none was shown.
@@ -36,7 +36,7 @@ impl Transcript {
             id,
             tokens: Vec::new(),
             prompt_tokens: prompt.len(),
-            answer_tokens: 0,
+            reasoning_tokens: 0,
             actions: Vec::new(),
             evidence: Vec::new(),
             shown: Vec::new(),
@@ -146,10 +146,10 @@ impl Transcript {
         longer
     }
 
-    /// Records the action of a turn. `answer_tokens` is the number of its tokens that belong to an answer.
-    pub(super) fn record_action(&mut self, action: ActionRecord, answer_tokens: usize) {
+    /// Records the action of a turn. `reasoning_tokens` is the number of its tokens in reasoning and queries.
+    pub(super) fn record_action(&mut self, action: ActionRecord, reasoning_tokens: usize) {
         self.actions.push(action);
-        self.answer_tokens += answer_tokens;
+        self.reasoning_tokens += reasoning_tokens;
     }
 
     /// Records a search.
@@ -161,6 +161,9 @@ impl Transcript {
 
     /// Records that the tokens since `start` are the observation of `turn`.
     pub(super) fn record_observation(&mut self, turn: usize, start: usize) {
+        if let Some(acted) = self.actions.last_mut() {
+            acted.reply = start..self.tokens.len();
+        }
         if let (Some(found), Some(shown)) = (self.evidence.last(), self.shown.last_mut())
             && found.turn == turn
         {
@@ -213,7 +216,8 @@ impl Transcript {
         Usage {
             prompt_tokens: self.prompt_tokens,
             completion_tokens,
-            reasoning_tokens: completion_tokens.saturating_sub(self.answer_tokens),
+            // The record of a turn that training cuts is shorter than the turn.
+            reasoning_tokens: self.reasoning_tokens.min(completion_tokens),
             environment_tokens: count(Origin::Environment),
             // A session per turn finds earlier turns in the cache, not only the prompt.
             cached_tokens: cached.min(self.prompt_tokens),

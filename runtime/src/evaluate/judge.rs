@@ -53,7 +53,7 @@ impl Judge {
     /// requests fails.
     ///
     /// # Errors
-    /// The first [`CompleteError::Refused`], after which every further request would fail too.
+    /// [`CompleteError::Refused`], after which every further request would fail too. No row has a verdict then.
     pub fn fill(&self, rows: &mut [EpisodeRow]) -> Result<(), CompleteError> {
         let next = AtomicUsize::new(0);
         let asked: &[EpisodeRow] = rows;
@@ -62,18 +62,21 @@ impl Judge {
             loop {
                 let place = next.fetch_add(1, Ordering::Relaxed);
                 let Some(row) = asked.get(place) else { return Ok(verdicts) };
-                verdicts.push((place, self.verdict(row)?));
+                // Every further request would fail too, so the other threads find no row left.
+                let verdict = self.verdict(row).inspect_err(|_| next.store(asked.len(), Ordering::Relaxed))?;
+                verdicts.push((place, verdict));
             }
         };
         let done: Vec<_> = thread::scope(|scope| {
             let threads: Vec<_> = (0..CONCURRENT).map(|_| scope.spawn(work)).collect();
             threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
         });
-        for verdicts in done {
-            let failed = || CompleteError::Refused("a thread of the judge panicked".to_owned());
-            for (place, verdict) in verdicts.map_err(|_| failed())?? {
-                rows[place].verdict = Some(verdict);
-            }
+        let failed = || CompleteError::Refused("a thread of the judge panicked".to_owned());
+        let done: Result<Vec<_>, CompleteError> =
+            done.into_iter().map(|verdicts| verdicts.unwrap_or_else(|_| Err(failed()))).collect();
+        // A mean over the rows that were judged before the refusal would be one over an arbitrary part of the questions.
+        for (place, verdict) in done?.into_iter().flatten() {
+            rows[place].verdict = Some(verdict);
         }
         Ok(())
     }
@@ -163,6 +166,8 @@ fn grade(reply: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Barrier;
+
     use waymark_index::ModelReply;
 
     use super::*;
@@ -220,6 +225,44 @@ mod tests {
         assert_eq!(verdict(21), Verdict::default(), "a rejected request has no verdict");
         let refused = judge.fill(&mut [row("forbidden", Some("Seine"))]).unwrap_err();
         assert_eq!(refused, CompleteError::Refused("the key is wrong".to_owned()));
+    }
+
+    /// Model that answers the first requests of all threads together, so that each thread has one of as many rows. It
+    /// refuses the question "forbidden".
+    #[derive(Debug)]
+    struct Together {
+        asked: AtomicUsize,
+        barrier: Barrier,
+    }
+
+    impl Complete for Together {
+        fn model(&self) -> &str {
+            "together"
+        }
+
+        fn complete(&self, messages: &[ModelMessage], _max_tokens: u32) -> Result<ModelReply, CompleteError> {
+            if self.asked.fetch_add(1, Ordering::Relaxed) < CONCURRENT {
+                self.barrier.wait();
+            }
+            if messages[0].content.contains("forbidden") {
+                return Err(CompleteError::Refused("moderated".to_owned()));
+            }
+            Ok(ModelReply { text: "True.".to_owned(), cut: false })
+        }
+    }
+
+    /// Otherwise the scores of an arm would be means over the rows whose threads came before the refused one.
+    #[test]
+    fn a_refusal_leaves_no_verdicts() {
+        // The refused row may fall to the first thread, but hardly in every run.
+        for _ in 0..8 {
+            let model = Together { asked: AtomicUsize::new(0), barrier: Barrier::new(CONCURRENT) };
+            let mut rows = vec![row("Which river?", Some("Seine")); CONCURRENT];
+            rows[CONCURRENT - 1].question = "forbidden".to_owned();
+            let refused = Judge::new(Arc::new(model)).fill(&mut rows).unwrap_err();
+            assert_eq!(refused, CompleteError::Refused("moderated".to_owned()));
+            assert!(rows.iter().all(|row| row.verdict.is_none()), "{rows:?}");
+        }
     }
 
     #[test]

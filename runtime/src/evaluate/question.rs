@@ -1,5 +1,6 @@
 //! Questions with known answers.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -93,7 +94,13 @@ impl Question {
                 "without: {withheld} passages are more than the {MAX_WITHOUT} that a search can leave out"
             ));
         }
-        Ok(question)
+        Ok(question.with_distinct_support())
+    }
+
+    /// Removes repeated supporting passages, which would count twice in scores.
+    #[must_use]
+    pub fn with_distinct_support(self) -> Question {
+        Question { supporting: distinct(self.supporting), support: distinct(self.support), ..self }
     }
 
     /// Fills in the texts of the supporting passages from `index`. If the list of passages is incomplete, or a passage
@@ -114,6 +121,12 @@ pub(super) fn compared(title: &str, text: &str) -> String {
     format!("{title} {text}")
 }
 
+/// Returns each of `names` once, in the order of their first occurrences.
+pub(super) fn distinct(names: Vec<String>) -> Vec<String> {
+    let mut seen = HashSet::new();
+    names.into_iter().filter(|name| seen.insert(name.clone())).collect()
+}
+
 fn refuse(path: &Path, line: usize, reason: String) -> QuestionError {
     QuestionError::Line { path: path.into(), line, reason }
 }
@@ -130,6 +143,15 @@ fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Stri
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_supporting_passage_that_is_listed_twice_counts_once() {
+        let line = r#"{"question": "q", "answers": ["a"], "supporting": ["x", "y", "x"]}"#;
+        let mut question = Question::parse(line).unwrap();
+        assert_eq!(question.supporting, ["x", "y"]);
+        question.support(|id| Some(format!("text of {id}")));
+        assert_eq!(question.support, ["text of x", "text of y"]);
+    }
 
     #[test]
     fn lines_are_read_and_errors_name_theirs() {

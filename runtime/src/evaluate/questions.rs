@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 
+use super::question::distinct;
+
 /// A question with known supporting passages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RetrievalQuestion {
@@ -59,13 +61,8 @@ impl Questions {
         let mut questions = Questions { known: Vec::new(), left_out: 0 };
         for row in rows(text) {
             let row = row?;
-            let mut supporting: Vec<String> = Vec::new();
-            for id in row.supporting.unwrap_or_default() {
-                // A duplicate would count twice in the denominator of recall, so that 1.0 could not be reached.
-                if !supporting.contains(&id) {
-                    supporting.push(id);
-                }
-            }
+            // A duplicate would count twice in the denominator of recall, so that 1.0 could not be reached.
+            let supporting = distinct(row.supporting.unwrap_or_default());
             // An incomplete list cannot tell a miss from a passage that supports but was not listed.
             if supporting.is_empty() || row.supporting_complete == Some(false) {
                 questions.left_out += 1;

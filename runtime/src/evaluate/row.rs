@@ -329,11 +329,9 @@ fn evidence_tokens(trajectory: &Trajectory) -> usize {
     let showed = |acted: &ActionRecord| {
         trajectory.evidence.iter().any(|found| found.turn == acted.turn && found.error.is_none())
     };
-    // Each action that is executed and does not end the episode gets one reply, in order.
-    let replied = trajectory.actions.iter().filter(|acted| acted.executed && !acted.action.ends());
-    let runs = trajectory.response().chunk_by(|one, other| one.origin == other.origin);
-    let replies = runs.filter(|run| run[0].origin == Origin::Environment);
-    replied.zip(replies).filter(|(acted, _)| showed(acted)).map(|(_, reply)| reply.len()).sum()
+    let end = trajectory.tokens.len();
+    let shown = |acted: &ActionRecord| acted.reply.end.min(end).saturating_sub(acted.reply.start);
+    trajectory.actions.iter().filter(|acted| showed(acted)).map(shown).sum()
 }
 
 impl From<&SearchRecord> for SearchEntry {
@@ -345,7 +343,49 @@ impl From<&SearchRecord> for SearchEntry {
 
 #[cfg(test)]
 mod tests {
+    use waymark_agent::{Action, PolicySearch, Timings, Usage};
+
     use super::*;
+
+    /// A turn of the training variant may be empty, so that two replies follow each other.
+    #[test]
+    fn replies_around_an_empty_turn_are_told_apart() {
+        let runs = [(Origin::Prompt, 1), (Origin::Policy, 1), (Origin::Environment, 8), (Origin::Policy, 1)];
+        let runs = runs.into_iter().chain([(Origin::Environment, 7), (Origin::Policy, 1)]);
+        let tokens = runs.flat_map(|(origin, run)| vec![Token::given(1, origin, false); run]).collect();
+        let search = || Action::Search(PolicySearch::plain("q"));
+        let turns = [
+            (search(), 2..7),
+            (Action::Invalid, 7..10),
+            (search(), 11..18),
+            (Action::Answer { text: "x".to_owned() }, 0..0),
+        ];
+        let acted = |(turn, (action, reply))| ActionRecord {
+            turn,
+            action,
+            executed: true,
+            late: false,
+            thought: String::new(),
+            summary: None,
+            reply,
+        };
+        let found = |turn| SearchRecord::asked(turn, "q".to_owned(), Vec::new(), Mode::Passage);
+        let mut trajectory = Trajectory {
+            id: String::new(),
+            tokens,
+            prompt_tokens: 1,
+            text: String::new(),
+            actions: (1..).zip(turns).map(acted).collect(),
+            evidence: vec![found(1), found(3)],
+            answer: None,
+            finish: EpisodeEnd::Stop,
+            usage: Usage::default(),
+            timings: Timings::default(),
+        };
+        assert_eq!(evidence_tokens(&trajectory), 5 + 7);
+        trajectory.tokens.truncate(13);
+        assert_eq!(evidence_tokens(&trajectory), 5 + 2, "a response that was cut");
+    }
 
     #[test]
     fn an_episode_without_searches_costs_zero_without_a_sign() {

@@ -36,8 +36,8 @@ pub(super) struct BaselineRun<'a, S: SessionSource> {
 #[derive(Debug)]
 pub(super) struct Generated {
     pub(super) text: String,
-    /// If `true`, the model ended the text or wrote a stop string; otherwise the limit did.
-    pub(super) complete: bool,
+    /// If `true`, a stop string ended the text; otherwise the model or the limit did.
+    pub(super) stopped: bool,
 }
 
 impl<'a, S: SessionSource> BaselineRun<'a, S> {
@@ -105,12 +105,14 @@ impl<'a, S: SessionSource> BaselineRun<'a, S> {
         self.turns += 1;
         self.tokens.prompt += trajectory.prompt_tokens;
         self.tokens.sampled += trajectory.response().len();
-        let complete = trajectory.finish == EpisodeEnd::Stop;
-        self.cut |= !complete;
+        self.cut |= trajectory.finish != EpisodeEnd::Stop;
+        let ids: Vec<u32> = trajectory.response().iter().map(|token| token.id).collect();
+        let sampled = self.runtime.tokenizer.decode(&ids);
+        let stopped = stops.iter().any(|stop| sampled.contains(stop));
         let text = trajectory.answer.unwrap_or_default();
         self.text.push_str(&text);
         self.text.push('\n');
-        Ok(Generated { text, complete })
+        Ok(Generated { text, stopped })
     }
 
     /// Searches for `query`, with `defaults` for what the evaluation does not force and without the passages that

@@ -14,6 +14,9 @@ use crate::evaluate::EpisodeRow;
 /// multi-hop questions.
 const SEARCHES: usize = 5;
 
+/// Maximum number of turns, as in Search-o1's program. Turns that ask for a refused search count as well.
+const TURNS: usize = 15;
+
 /// Number of passages per search; Search-o1's program reads ten web pages.
 const PASSAGES: usize = 5;
 
@@ -35,22 +38,20 @@ pub(super) async fn answer<S: SessionSource>(mut run: BaselineRun<'_, S>) -> Res
     let messages = [user(instruction(run.question()))];
     let mut written = String::new();
     let mut asked = HashSet::new();
-    // One more turn than searches, for the answer.
-    for _ in 0..=SEARCHES {
+    for _ in 0..TURNS {
         let turn = run.generate(&messages, &written, &[QUERY.1], TURN).await?;
         written.push_str(&turn.text);
-        // A turn that was cut at its limit has not closed its query.
-        let Some(query) = query_in(&turn.text).filter(|_| turn.complete) else { break };
+        // A turn that the model or its limit ended has not closed its query.
+        let Some(query) = query_in(&turn.text).filter(|_| turn.stopped) else { break };
         written.push_str(QUERY.1);
-        let query = query.to_owned();
-        let result = if asked.contains(&query) {
+        let result = if asked.contains(query) {
             "You have searched this query before. See the earlier results.".to_owned()
         } else if asked.len() == SEARCHES {
             "The maximum number of searches is reached. You cannot search any more.".to_owned()
         } else {
-            condense(&mut run, &query, &written).await?
+            asked.insert(query.to_owned());
+            condense(&mut run, query, &written).await?
         };
-        asked.insert(query);
         written.push_str(&format!("\n\n{}{result}{}\n\n", RESULT.0, RESULT.1));
     }
     let answer = boxed(&written).map(str::to_owned);
@@ -97,10 +98,17 @@ fn query_in(turn: &str) -> Option<&str> {
     turn.rsplit_once(QUERY.0).map(|(_, query)| query.trim()).filter(|query| !query.is_empty())
 }
 
-/// Returns the content of the last complete `\boxed{…}`.
+/// Returns the answer in the last complete `\boxed{…}`, which may stand in `\text{…}` there or, as a choice does, in
+/// parentheses.
 fn boxed(text: &str) -> Option<&str> {
-    const OPEN: &str = "\\boxed{";
-    let mut starts: Vec<usize> = text.match_indices(OPEN).map(|(at, _)| at + OPEN.len()).collect();
+    let content = last_group(text, "\\boxed{")?;
+    let answer = last_group(content, "\\text{").unwrap_or(content);
+    Some(answer.trim_matches(['(', ')']))
+}
+
+/// Returns the content of the last complete group in braces that `open` begins.
+fn last_group<'t>(text: &'t str, open: &str) -> Option<&'t str> {
+    let mut starts: Vec<usize> = text.match_indices(open).map(|(at, _)| at + open.len()).collect();
     starts.reverse();
     starts.into_iter().find_map(|start| {
         let mut depth = 1;
@@ -124,7 +132,10 @@ mod tests {
     fn the_last_box_is_the_answer() {
         for (text, answer) in [
             ("so \\boxed{Paris}.", Some("Paris")),
-            ("\\boxed{a} and \\boxed{\\text{b}}", Some("\\text{b}")),
+            ("\\boxed{a} and \\boxed{\\text{b}}", Some("b")),
+            ("\\boxed{\\text{Ann Lee}}", Some("Ann Lee")),
+            ("\\boxed{\\text{a {b}}}", Some("a {b}")),
+            ("\\boxed{(A)}", Some("A")),
             ("\\boxed{a} and \\boxed{b", Some("a")),
             ("boxed{a}", None),
         ] {
