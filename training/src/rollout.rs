@@ -286,8 +286,7 @@ async fn play(
     };
     let judge = RolloutJudge {
         cost: set.price(settings.cost),
-        // A mode written for the policy is no violation of the format, as in a guided episode.
-        steered: settings.first_mode(place).is_some(),
+        first_mode: settings.first_mode(place),
         evidence: settings.evidence,
     };
     let sample = |BranchedTrajectory { trajectory, seed, origin }| {
@@ -302,8 +301,9 @@ async fn play(
 pub struct RolloutJudge {
     /// Cost model of searches.
     pub cost: Cost,
-    /// If `true`, the mode of a search may have been written for the policy, which is no violation of the format.
-    pub steered: bool,
+    /// Mode of the first search, which was written for the policy. That is no violation of the format, as in a guided
+    /// episode. `None` if the policy chose the mode.
+    pub first_mode: Option<Mode>,
     /// Measure of the evidence (P) of the samples.
     pub evidence: EvidenceMeasure,
 }
@@ -318,12 +318,17 @@ impl RolloutJudge {
         trajectory: Trajectory,
         task: SampleTask,
     ) -> (Sample, evaluate::EpisodeRow) {
-        let mut row = evaluate::EpisodeRow::of(runtime, policy, self.steered, question, &trajectory, &self.cost);
+        let steered = self.first_mode.is_some();
+        let mut row = evaluate::EpisodeRow::of(runtime, policy, steered, question, &trajectory, &self.cost);
         let support = self.evidence.of(&evaluate::retrieved(&trajectory.evidence), &question.support);
         let without = question.without.clone();
         let sample = Sample { support, without, ..Sample::from_trajectory(trajectory, task) };
         let template = runtime.template.as_deref();
         let sample = sample.with_opened_thought(template, &runtime.tokenizer, policy.protocol.tags());
+        let sample = match self.first_mode.and_then(|mode| policy.protocol.mode_prefix(mode)) {
+            Some(prefix) => sample.with_written_mode(prefix.marker, &runtime.tokenizer),
+            None => sample,
+        };
         // The row of a steered episode allows any forced text, but only a mode may be written for the policy.
         row.valid &= !sample.is_forced();
         (sample, row)
@@ -358,11 +363,10 @@ mod tests {
         }
     }
 
-    /// Evaluates an episode in which the mode of the only search is written for the policy. `end` holds the texts after
-    /// the evidence.
-    async fn steered(end: &[&'static str]) -> (Sample, evaluate::EpisodeRow) {
-        let mut texts = VecDeque::from(["<search>", " Where is it? </search>"]);
-        texts.extend(end);
+    /// Evaluates an episode in which the mode of the only search is written for the policy after "<search>". `texts` are
+    /// those that it writes next.
+    async fn steered(texts: &[&'static str]) -> (Sample, evaluate::EpisodeRow) {
+        let texts = std::iter::once("<search>").chain(texts.iter().copied()).collect();
         let tokenizer = Arc::new(Tokenizer::bytes());
         let author = Arc::new(Mutex::new(PreparedTexts(texts)));
         let script = ScriptedGenerator::new(Arc::clone(&tokenizer), author, ROOM).with_turn_end(Some(TURN_END));
@@ -381,15 +385,24 @@ mod tests {
         let options =
             EpisodeOptions { guided: Some(false), first_mode: Some(Mode::Passage), ..EpisodeOptions::default() };
         let trajectory = evaluate::play(&runtime, &policy, &question.question, options).await.unwrap();
-        let judge = RolloutJudge { steered: true, ..RolloutJudge::default() };
+        let judge = RolloutJudge { first_mode: Some(Mode::Passage), ..RolloutJudge::default() };
         judge.evaluate(&runtime, &policy, &question, trajectory, SampleTask::default())
     }
 
     #[tokio::test]
     async fn a_mode_may_be_written_for_the_policy_but_no_answer() {
-        let (own, row) = steered(&["<answer> Paris </answer>"]).await;
-        assert!(!own.forced.is_empty() && !own.is_forced() && row.valid, "{}", own.text);
-        let (forced, row) = steered(&["I do not know.", " Paris </answer>"]).await;
+        const SEARCH: &str = " Where is it? </search>";
+        const ANSWER: &str = " <answer> Paris </answer>";
+        // Without a search, the answer stands in a turn whose mode was written, the first or a later one.
+        for texts in [&[SEARCH, ANSWER][..], &[ANSWER], &[" It is", "<search>", ANSWER]] {
+            let (own, row) = steered(texts).await;
+            assert_eq!((own.own_answer(), row.em), (Some("Paris"), 1.0), "{}", own.text);
+            let marker = own.written_mode.map(|(first, run)| own.tokens[first..first + run].to_vec());
+            assert_eq!(marker.map(|ids| Tokenizer::bytes().decode(&ids)).as_deref(), Some(" [passage]"));
+            // A turn without an action is invalid.
+            assert_eq!((own.is_forced(), row.valid), (false, texts.len() < 3), "{}", own.text);
+        }
+        let (forced, row) = steered(&[SEARCH, "I do not know.", " Paris </answer>"]).await;
         assert_eq!(forced.answer.as_deref(), Some("Paris"));
         assert!(forced.is_forced() && !row.valid, "{}", forced.text);
     }

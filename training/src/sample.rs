@@ -3,6 +3,8 @@
 //! Supervised data and rollouts share this format, one JSON object per line of `samples.jsonl`. See
 //! [`sample_lines`](crate::sample_lines) for reading and writing.
 
+mod forced_text;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -89,6 +91,10 @@ pub struct Sample {
     /// Policy tokens that the protocol inserted instead of sampling, as runs of `[first, length]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forced: Vec<(usize, usize)>,
+    /// Run within `forced` that is the last mode written for the policy: it is written in every turn up to the first
+    /// search. `None` if the policy chose the mode, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_mode: Option<(usize, usize)>,
     /// Log-probabilities at sampling time in nats, one for each token of origin `policy`; null for a token that was
     /// not sampled. Empty if no token was sampled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -259,6 +265,7 @@ impl Sample {
             guessed: false,
             without: Vec::new(),
             forced: forced(tokens),
+            written_mode: None,
             logprobs: logprobs(tokens),
             tokens: tokens.iter().map(|token| token.id).collect(),
             prompt_tokens: trajectory.prompt_tokens,
@@ -421,39 +428,6 @@ impl Sample {
         all
     }
 
-    /// Returns `true` if the protocol forced the answer by writing its opening tag. The reference programs end such
-    /// episodes without an answer.
-    pub fn is_forced(&self) -> bool {
-        self.forced_answer().is_some()
-    }
-
-    /// Returns the index of the first token of a forced answer. It ends the episode: it stands in the last turn and is
-    /// the action of that turn, even if it was cut. Rollouts are not guided, so the only other thing that is forced in
-    /// them is the mode of a search, which may stand before a forced answer in the same turn.
-    fn forced_answer(&self) -> Option<usize> {
-        let last = self.actions.last();
-        // A search that broke off or could not be executed may have a forced mode, but no answer follows it.
-        if last.is_some_and(|act| !act.action.ends()) {
-            return None;
-        }
-        let start = last.map_or(0, |act| self.turn_start(act.turn.saturating_sub(1)));
-        // The response may be cut before its last turn.
-        let from = if start < self.tokens.len() { start } else { 0 };
-        self.forced.iter().map(|&(first, _)| first).filter(|first| *first >= from).max()
-    }
-
-    /// Marks the modes that were written for the policy as its own, so that training learns them. A forced answer and
-    /// the tokens after it stay forced.
-    pub fn adopt_modes(&mut self) {
-        let asked = self.forced_answer();
-        self.forced.retain(|&(first, _)| asked.is_some_and(|asked| first >= asked));
-    }
-
-    /// Returns the answer, unless the protocol forced it.
-    pub fn own_answer(&self) -> Option<&str> {
-        self.answer.as_deref().filter(|_| !self.is_forced())
-    }
-
     /// Returns the mode of the first search. `None` without searches.
     pub fn first_mode(&self) -> Option<Mode> {
         self.evidence.first().map(|found| found.mode)
@@ -501,6 +475,7 @@ impl Sample {
         let beyond = |&(first, run): &(usize, usize)| first.checked_add(run).is_none_or(|end| end > length);
         self.forced
             .iter()
+            .chain(&self.written_mode)
             .find(|run| beyond(run))
             .map(|run| format!("the forced run {run:?} exceeds the {length} tokens"))
     }

@@ -194,6 +194,23 @@ fn an_experiment_killed_between_all_jobs_ends_in_the_same_report() {
     assert_eq!(report(dir, "killed"), whole);
 }
 
+/// Otherwise later jobs would use the new file, and the report would quote the hash of the old one.
+#[test]
+fn an_input_that_changes_during_a_job_ends_the_experiment() {
+    let temp = ready();
+    let dir = temp.path();
+    // The first job writes its log into the directory of this policy.
+    fs::create_dir_all(dir.join("out/logs")).unwrap();
+    fs::write(dir.join("out/logs/policy.toml"), "name = \"logs\"\nprotocol = \"plain\"\n").unwrap();
+    let arm = "[[arm]]\nname = \"logs\"\npolicy = \"out/logs\"\n";
+    fs::write(dir.join("tiny.toml"), format!("{DESCRIPTION}{arm}")).unwrap();
+    let output = experiment(dir, "out", &[]).output().unwrap();
+    let words = "the policy out/logs differs from what the experiment was started with";
+    assert!(!output.status.success() && stderr(&output).contains(words), "{}", stderr(&output));
+    assert!(dir.join("out/logs/train-base.log").is_file());
+    assert_eq!(finished(dir, "out"), 0, "a job during which an input changed has no result");
+}
+
 #[test]
 fn what_changed_since_the_start_is_named() {
     let temp = ready();

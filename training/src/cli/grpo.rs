@@ -36,7 +36,9 @@ use crate::traps::TrapTable;
 /// with the highest EM less `grpo.thrift` times their cost. The same command resumes an interrupted run.
 ///
 /// Stages that are trained one by one, each with the previous policy as --init, use the same learning rates and
-/// questions as in a single run; only the optimizer's moments start anew.
+/// questions as in a single run, but not the same weights: each begins with the best step of the previous stage instead
+/// of its last one, in the recipe's `precision`. Its rollouts have other seeds, the optimizer's moments start anew, and
+/// without --reference the KL divergence is measured from --init.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

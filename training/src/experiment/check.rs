@@ -144,7 +144,7 @@ fn material(experiment: &Experiment, stage: &Stage) -> Option<(&'static str, &'s
 }
 
 fn overrides(stage: &Stage, at: usize) -> Option<Flaw> {
-    let own = stage.set.iter().position(|text| text.split('=').next().is_some_and(|name| name.trim() == "seed"))?;
+    let own = stage.override_of("seed")?;
     refuse(format!("stage[{at}].set[{own}]"), "the seed comes from `seeds`, or from the stage's `seed`")
 }
 

@@ -108,6 +108,13 @@ pub struct Stage {
     pub seed: Option<u64>,
 }
 
+impl Stage {
+    /// Returns the position in `set` of an override of this field.
+    pub(super) fn override_of(&self, field: &str) -> Option<usize> {
+        self.set.iter().position(|text| text.split('=').next().is_some_and(|name| name.trim() == field))
+    }
+}
+
 /// Command of the trainer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -14,6 +14,7 @@ use waymark_runtime::evaluate::{Baseline, Contender};
 
 use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
+use crate::policy_writer;
 use crate::run::durable;
 
 /// Maximum depth of directories in a policy or a model.
@@ -21,6 +22,15 @@ const DEPTH: usize = 8;
 
 /// Beginning of the name of an input that is a base model.
 const MODEL: &str = "the model ";
+
+/// Beginning of the name of an input that is the directory of a policy.
+const POLICY: &str = "the policy ";
+
+/// Files beside a policy that change no result. The first one is often written from the report of the experiment.
+const BESIDE_POLICY: [&str; 2] = ["README.md", "report.html"];
+
+/// Name of an input of experiments whose adapters begin from the seed of each run.
+const ADAPTER_SEED: &str = "the seed of new adapters (that of the run, in earlier versions that of the recipe)";
 
 /// Environment variables that choose the devices of jobs.
 const DEVICES: [&str; 2] = ["WAYMARK_DEVICE", "WAYMARK_ROLLOUT_DEVICE"];
@@ -39,8 +49,14 @@ impl Inputs {
     /// Hashes the inputs of the experiment in the file `path`.
     pub(super) fn of(experiment: &Experiment, path: &Path) -> Result<Inputs, ExperimentError> {
         let description = fs::read_to_string(path).map_err(ExperimentError::io("read", path))?;
-        let mut inputs = BTreeMap::new();
+        let mut inputs = Inputs::hashes(experiment, path)?;
         inputs.insert("the description".to_owned(), blake3::hash(description.as_bytes()).to_hex().to_string());
+        Ok(Inputs { inputs, description })
+    }
+
+    /// Hashes everything but the description, which is read only once.
+    fn hashes(experiment: &Experiment, path: &Path) -> Result<BTreeMap<String, String>, ExperimentError> {
+        let mut inputs = BTreeMap::new();
         // Another version may compute other scores from the same inputs.
         inputs.insert("the program's version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         // A GPU rounds differently. Variables that are not set are left out, so that earlier experiments resume.
@@ -78,12 +94,32 @@ impl Inputs {
         let arms = experiment.arm.iter().filter_map(|arm| arm.policy.as_deref()).map(Path::new);
         let stages = experiment.stage.iter().filter_map(|stage| stage.policy.as_deref());
         for dir in arms.chain(stages).filter(|dir| dir.is_dir()) {
-            inputs.insert(dir.display().to_string(), hash_path(dir)?);
+            inputs.insert(format!("{POLICY}{}", dir.display()), hash_policy(dir)?);
         }
         if let Some(model) = experiment.model.as_deref().filter(|model| is_local(model)) {
             inputs.insert(format!("{MODEL}{model}"), hash_path(Path::new(model))?);
         }
-        Ok(Inputs { inputs, description })
+        Ok(inputs)
+    }
+
+    /// Notes that new adapters begin from the seed of each run. An experiment that earlier versions have begun would
+    /// mix these runs with runs from one seed.
+    pub(super) fn seed_adapters(&mut self) {
+        self.inputs.insert(ADAPTER_SEED.to_owned(), "run".to_owned());
+    }
+
+    /// Checks that nothing has changed since it was hashed, for the experiment in the directory `dir`.
+    pub(super) fn check_unchanged(
+        &self,
+        experiment: &Experiment,
+        path: &Path,
+        dir: &Path,
+    ) -> Result<(), ExperimentError> {
+        let mut now = Inputs::hashes(experiment, path)?.into_iter();
+        match now.find(|(name, hash)| self.inputs.get(name) != Some(hash)) {
+            None => Ok(()),
+            Some((what, _)) => Err(ExperimentError::Changed { dir: dir.to_owned(), what }),
+        }
     }
 
     /// Returns the hash of all inputs.
@@ -97,18 +133,16 @@ impl Inputs {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Writes the inputs to `path` or, if they were written before, checks that they are the same.
+    /// Writes the inputs to `path` or, if they were written before, checks that they are the same. Inputs in an earlier
+    /// spelling are written again.
     pub(super) fn settle(&self, dir: &Path, path: &Path) -> Result<(), ExperimentError> {
         let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let json = serde_json::to_string_pretty(self)
-                    .map_err(|error| ExperimentError::io("write", path)(error.into()))?;
-                return Ok(durable::write(path, json.as_bytes())?);
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.write(path),
             text => text.map_err(ExperimentError::io("read", path))?,
         };
-        let earlier: Inputs =
+        let written: Inputs =
             serde_json::from_str(&text).map_err(|error| ExperimentError::io("read", path)(error.into()))?;
+        let earlier = self.respelled(&written)?;
         let changed = |name: &&String| {
             let before = earlier.inputs.get(*name);
             // Earlier versions did not hash the model. Their experiments resume.
@@ -117,9 +151,33 @@ impl Inputs {
         };
         let mut names = earlier.inputs.keys().chain(self.inputs.keys());
         match names.find(changed) {
-            None => Ok(()),
+            None if written == *self => Ok(()),
+            None => self.write(path),
             Some(what) => Err(ExperimentError::Changed { dir: dir.to_owned(), what: what.clone() }),
         }
+    }
+
+    fn write(&self, path: &Path) -> Result<(), ExperimentError> {
+        let json =
+            serde_json::to_string_pretty(self).map_err(|error| ExperimentError::io("write", path)(error.into()))?;
+        Ok(durable::write(path, json.as_bytes())?)
+    }
+
+    /// Returns the hashes of earlier inputs in the current spelling, to compare them with those that are computed now.
+    /// Earlier versions hashed all files of a policy, under the name of its directory.
+    fn respelled(&self, written: &Inputs) -> Result<Inputs, ExperimentError> {
+        let mut earlier = written.clone();
+        for (name, hash) in &self.inputs {
+            let Some(dir) = name.strip_prefix(POLICY) else { continue };
+            let Some(all) = earlier.inputs.remove(dir) else { continue };
+            let name = if all == hash_path(Path::new(dir))? {
+                name.clone()
+            } else {
+                format!("{name} (an earlier version hashed all its files, its README.md too)")
+            };
+            earlier.inputs.insert(name, hash.clone());
+        }
+        Ok(earlier)
     }
 }
 
@@ -171,12 +229,19 @@ fn is_local(model: &str) -> bool {
 }
 
 /// Hashes a file, or all files of a directory.
-fn hash_path(path: &Path) -> Result<String, ExperimentError> {
-    if !path.is_dir() {
-        return hash_file(path);
-    }
+pub(super) fn hash_path(path: &Path) -> Result<String, ExperimentError> {
+    if path.is_dir() { hash_files(path, &[]) } else { hash_file(path) }
+}
+
+/// Hashes the files of a policy, or of the policy of a run.
+fn hash_policy(dir: &Path) -> Result<String, ExperimentError> {
+    hash_files(&policy_writer::policy_dir(dir), &BESIDE_POLICY)
+}
+
+/// Hashes all files of a directory but those with these names.
+fn hash_files(dir: &Path, left_out: &[&str]) -> Result<String, ExperimentError> {
     let mut hasher = blake3::Hasher::new();
-    hash_dir(path, Path::new(""), DEPTH, &mut hasher)?;
+    hash_dir(dir, Path::new(""), DEPTH, left_out, &mut hasher)?;
     Ok(hasher.finalize().to_hex().to_string())
 }
 
@@ -194,8 +259,14 @@ fn index_state(dir: &Path) -> Result<String, ExperimentError> {
     Ok(format!("{} snapshot {} {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum))
 }
 
-/// Hashes the names and contents of all files, in the order of their names.
-fn hash_dir(root: &Path, below: &Path, depth: usize, hasher: &mut blake3::Hasher) -> Result<(), ExperimentError> {
+/// Hashes the names and contents of all files but those with the names `left_out`, in the order of their names.
+fn hash_dir(
+    root: &Path,
+    below: &Path,
+    depth: usize,
+    left_out: &[&str],
+    hasher: &mut blake3::Hasher,
+) -> Result<(), ExperimentError> {
     let dir = root.join(below);
     if depth == 0 {
         let reason = io::Error::other(format!("more than {DEPTH} directories within each other"));
@@ -210,8 +281,8 @@ fn hash_dir(root: &Path, below: &Path, depth: usize, hasher: &mut blake3::Hasher
     for name in names {
         let path = root.join(&name);
         if path.is_dir() {
-            hash_dir(root, &name, depth - 1, hasher)?;
-        } else {
+            hash_dir(root, &name, depth - 1, left_out, hasher)?;
+        } else if !left_out.iter().any(|file| name.file_name().is_some_and(|own| own == *file)) {
             hasher.update(name.to_string_lossy().as_bytes()).update(&[0]).update(hash_file(&path)?.as_bytes());
         }
     }

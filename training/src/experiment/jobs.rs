@@ -44,6 +44,13 @@ impl Layout {
         self.bases.insert(stage.name.clone(), base.to_owned());
     }
 
+    /// Returns `true` if the stage begins a new adapter for each seed, whose initial values then depend on that seed. A
+    /// stage with a seed of its own is trained once, and keeps the adapter's seed of its recipe.
+    pub(super) fn seeds_adapter(&self, stage: &Stage) -> bool {
+        let begins = stage.init.is_none() && stage.policy.is_none() && self.bases.contains_key(&stage.name);
+        begins && stage.seed.is_none() && stage.override_of("adapter.seed").is_none()
+    }
+
     /// Directory of a stage's run.
     pub(super) fn run(&self, stage: &Stage, seed: u64) -> PathBuf {
         self.dir.join("runs").join(stage_name(stage, seed))
@@ -111,6 +118,9 @@ fn training(experiment: &Experiment, layout: &Layout, stage: &Stage, seed: u64) 
     args.path("--recipe", &stage.recipe);
     stage.set.iter().for_each(|set| args.text("--set", set));
     args.text("--set", &format!("seed={}", stage.seed.unwrap_or(seed)));
+    if layout.seeds_adapter(stage) {
+        args.text("--set", &format!("adapter.seed={seed}"));
+    }
     for (flag, from) in [("--init", &stage.init), ("--reference", &stage.reference)] {
         if let Some(earlier) = from.as_ref().and_then(|name| experiment.stage(name)) {
             args.path(flag, &layout.run(earlier, seed));

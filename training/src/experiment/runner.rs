@@ -44,6 +44,8 @@ pub struct RunnerOptions {
 #[derive(Debug)]
 pub struct ExperimentRun {
     experiment: Experiment,
+    /// Path of the description.
+    path: PathBuf,
     layout: Layout,
     inputs: Inputs,
     trainer: Trainer,
@@ -67,7 +69,7 @@ impl ExperimentRun {
     /// among those that a stage trains on.
     pub fn open(path: &Path, options: RunnerOptions) -> Result<ExperimentRun, ExperimentError> {
         let experiment = Experiment::open(path)?;
-        let inputs = Inputs::of(&experiment, path)?;
+        let mut inputs = Inputs::of(&experiment, path)?;
         check_leaks(&experiment, path)?;
         questions::check_endpoints(&experiment, path)?;
         let mut layout = Layout::new(options.dir);
@@ -91,8 +93,11 @@ impl ExperimentRun {
                 layout.add_base(stage, &recipe.base);
             }
         }
+        if experiment.stage.iter().any(|stage| layout.seeds_adapter(stage)) {
+            inputs.seed_adapters();
+        }
         let trainer = Trainer { program: options.program, host_args: options.host_args };
-        Ok(ExperimentRun { experiment, layout, inputs, trainer })
+        Ok(ExperimentRun { experiment, path: path.to_owned(), layout, inputs, trainer })
     }
 
     /// Prints the jobs with estimates of hours and memory. Runs short trials, and writes nothing.
@@ -107,7 +112,8 @@ impl ExperimentRun {
     /// name, its number and the number of jobs.
     ///
     /// # Errors
-    /// If the directory belongs to another experiment or process, or a job fails.
+    /// If the directory belongs to another experiment or process, a job fails, or an input changes during a job, which
+    /// then has no result.
     pub fn run(
         &self,
         mut on_job_start: impl FnMut(&str, usize, usize),
@@ -153,6 +159,7 @@ impl ExperimentRun {
                 create_parent(run)?;
                 wait_for_trainer(run)?;
                 self.trainer.run(&job.name, &with_paths(&job.args, &[("--out", run)]), &log)?;
+                self.check_unchanged()?;
                 let mark = self.layout.mark(job);
                 create_parent(&mark)?;
                 Ok(durable::write(&mark, b"")?)
@@ -162,10 +169,17 @@ impl ExperimentRun {
                 durable::folder(dir, |part| {
                     let rows = part.join("rows.jsonl");
                     let report = part.join("report.json");
-                    self.trainer.run(&job.name, &with_paths(&job.args, &[("--rows", &rows), ("--json", &report)]), &log)
+                    let args = with_paths(&job.args, &[("--rows", &rows), ("--json", &report)]);
+                    self.trainer.run(&job.name, &args, &log)?;
+                    self.check_unchanged()
                 })
             }
         }
+    }
+
+    /// Refuses the result of a job that may have read other inputs than the jobs before.
+    fn check_unchanged(&self) -> Result<(), ExperimentError> {
+        self.inputs.check_unchanged(&self.experiment, &self.path, &self.layout.dir)
     }
 
     /// Appends the duration of a job. Reports contain no durations, so that they are reproducible.

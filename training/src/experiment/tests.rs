@@ -9,7 +9,7 @@ use waymark_index::{BuildOptions, Corpus, Document, build};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::evaluate::EpisodeRow;
 
-use super::inputs::Inputs;
+use super::inputs::{Inputs, hash_path};
 use super::jobs::{JobKind, Layout, jobs};
 use super::results::ArmResults;
 use super::{EndpointOutcome, Experiment, ExperimentRun, RunnerOptions, StageKind};
@@ -114,6 +114,24 @@ fn stages_that_several_arms_need_run_once_per_seed() {
     assert!(args(8).contains(&"--policy=out/runs/two-seed1/policy".to_owned()));
     assert!(args(10).contains(&"--k=5".to_owned()) && args(10).contains(&"--policy=passage-rag".to_owned()));
     assert!(matches!(&jobs[10].kind, JobKind::Evaluation(dir) if dir.ends_with("evaluations/rag")));
+}
+
+/// Otherwise the runs of all seeds would begin from the same adapter, and their errors would be too small.
+#[test]
+fn an_adapter_that_is_begun_for_each_seed_begins_from_that_seed() {
+    let seeds = |text: &str| -> Vec<String> {
+        let experiment = parse(text).unwrap();
+        let mut layout = Layout::new("out".into());
+        experiment.stage.iter().for_each(|stage| layout.add_base(stage, "base"));
+        let jobs = jobs(&experiment, &layout);
+        let args = jobs.iter().flat_map(|job| &job.args).map(|arg| arg.to_string_lossy().into_owned());
+        args.filter(|arg| arg.starts_with("--set=adapter.seed=")).collect()
+    };
+    assert_eq!(seeds(TEXT), ["--set=adapter.seed=1", "--set=adapter.seed=2"], "later stages continue that of `sft`");
+    let first = |line: &str| TEXT.replacen("kind = \"sft\"", &format!("kind = \"sft\"\n{line}"), 1);
+    assert_eq!(seeds(&first("set = [\"adapter.seed=5\"]")), ["--set=adapter.seed=5"; 2]);
+    assert!(seeds(&first("seed = 7")).is_empty(), "trained once");
+    assert!(seeds(&first("policy = \"policies/first\"")).is_empty());
 }
 
 /// Later commands open the embedder that the index names, unless they are given another one.
@@ -450,6 +468,65 @@ fn a_base_model_that_changes_is_refused_by_name() {
     }
     let named = inputs("smollm2-135m-instruct");
     assert!(named.inputs.keys().all(|name| !name.starts_with("the model ")), "{named:?}");
+}
+
+/// Inputs of an experiment with the directory `policy` as an arm, which has these contents of `README.md` and weights.
+fn with_policy(dir: &Path, readme: &str, weights: &str) -> Inputs {
+    let policy = dir.join("policy");
+    std::fs::create_dir_all(&policy).unwrap();
+    std::fs::write(policy.join("policy.toml"), "name = \"own\"\nprotocol = \"plain\"\n").unwrap();
+    std::fs::write(policy.join("adapter_model.safetensors"), weights).unwrap();
+    std::fs::write(policy.join("README.md"), readme).unwrap();
+    let path = dir.join("one.toml");
+    std::fs::write(&path, with_stage(dir, "kind = \"grpo\"", policy.to_str().unwrap())).unwrap();
+    Inputs::of(&Experiment::open(&path).unwrap(), &path).unwrap()
+}
+
+/// Otherwise the report, which becomes the README of a policy, would change the hash that it quotes.
+#[test]
+fn the_readme_of_a_policy_is_no_input_but_its_weights_are() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    let path = dir.join("inputs.json");
+    let settle = |readme: &str, weights: &str| {
+        let inputs = with_policy(dir, readme, weights);
+        inputs.settle(dir, &path).map(|()| inputs.hash()).map_err(|error| error.to_string())
+    };
+    let hash = settle("", "first").unwrap();
+    assert_eq!(settle("the claim holds", "first"), Ok(hash));
+    let message = settle("", "other").unwrap_err();
+    let name = format!("the policy {}", dir.join("policy").display());
+    assert!(message.contains(&format!("{name} differs")), "{message}");
+
+    // As an earlier version wrote them.
+    let write_older = |inputs: &Inputs| {
+        let policy = dir.join("policy");
+        let mut older = inputs.clone();
+        assert!(older.inputs.remove(&name).is_some());
+        older.inputs.insert(policy.display().to_string(), hash_path(&policy).unwrap());
+        std::fs::write(&path, serde_json::to_string(&older).unwrap()).unwrap();
+    };
+    write_older(&with_policy(dir, "", "first"));
+    settle("", "first").unwrap();
+    settle("the claim holds", "first").unwrap();
+    write_older(&with_policy(dir, "", "first"));
+    let message = settle("the claim holds", "first").unwrap_err();
+    assert!(message.contains(&format!("{name} (an earlier version hashed all its files")), "{message}");
+}
+
+/// Otherwise some runs of a stage would begin from its recipe's adapter seed, and others from their own.
+#[test]
+fn an_experiment_that_began_with_one_adapter_for_all_seeds_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    let path = dir.join("inputs.json");
+    let mut inputs = with_policy(dir, "", "first");
+    inputs.settle(dir, &path).unwrap();
+    inputs.seed_adapters();
+    let message = inputs.settle(dir, &path).unwrap_err().to_string();
+    assert!(message.contains("the seed of new adapters (that of the run"), "{message}");
 }
 
 proptest! {

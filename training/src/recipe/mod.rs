@@ -66,7 +66,7 @@ pub struct Recipe {
     pub base: String,
     /// ID of the base model on the model hub, by which PEFT finds it. `None` uses `base`.
     pub hub: Option<String>,
-    /// Seed of all random choices.
+    /// Seed of all random choices but the initial values of an adapter, which have a seed of their own.
     pub seed: u64,
     /// Policy settings as in `policy.toml`: protocol, retrieval, budget, and sampling parameters for serving.
     pub policy: toml::Table,

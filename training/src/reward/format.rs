@@ -11,6 +11,9 @@ use crate::sample::{RewardValue, Sample};
 /// Reward `qa_em_format` of Search-R1 (its v0.3). A correct answer earns 1, reduced by `structure` if the format is
 /// wrong. A wrong answer in the right format earns `structure`, plus `retrieval` if a retrieved block contains an
 /// accepted answer. A wrong answer in the wrong format earns `answer`.
+///
+/// The program searches the prompt for blocks as well. Its own prompt contains one, ` and `, so it pays `retrieval` for
+/// golds such as `N` without any search. Here, only blocks after the prompt count.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatBonus {

@@ -233,6 +233,7 @@ pub(crate) fn searched(text: &str, searches: &[(Mode, f64)]) -> Sample {
         tokens: Vec::new(),
         origins: Vec::new(),
         forced: Vec::new(),
+        written_mode: None,
         logprobs: Vec::new(),
         prompt_tokens: 0,
         text: text.to_owned(),

@@ -18,7 +18,7 @@ fn token() -> impl Strategy<Value = Token> {
 }
 
 fn acted(turn: usize, action: Action) -> ActionRecord {
-    ActionRecord { turn, action, executed: true, late: false, summary: None }
+    ActionRecord { turn, action, executed: true, late: false, thought: String::new(), summary: None, reply: 0..0 }
 }
 
 pub(crate) fn trajectory(tokens: Vec<Token>, prompt_tokens: usize, text: &str) -> Trajectory {
@@ -147,6 +147,27 @@ fn a_mode_in_the_last_turn_is_no_forced_answer() {
     assert_eq!((sample.forced.as_slice(), sample.is_forced()), (&[(4, 1)][..], true));
 }
 
+#[test]
+fn an_own_answer_after_a_written_mode_is_not_forced() {
+    let token = |origin, forced| Token { id: 1, origin, logprob: None, forced };
+    let own = |forced| token(Origin::Policy, forced);
+    let answered = |tokens: Vec<Token>| {
+        let actions = vec![acted(1, Action::Answer { text: "x".into() })];
+        let record = Trajectory { actions, ..trajectory(tokens, 1, "x") };
+        Sample { written_mode: Some((2, 1)), ..Sample::from_trajectory(record, SampleTask::default()) }
+    };
+    let mut sample = answered(vec![token(Origin::Prompt, false), own(false), own(true), own(false)]);
+    assert_eq!((sample.own_answer(), sample.loss_mask()), (Some("x"), vec![false, true, false, true]));
+    sample.adopt_modes();
+    assert_eq!((sample.own_answer(), sample.loss_mask()), (Some("x"), vec![false, true, true, true]));
+    // The opening of an answer is forced right behind the mode.
+    let mut sample = answered(vec![token(Origin::Prompt, false), own(false), own(true), own(true), own(false)]);
+    assert_eq!((sample.own_answer(), sample.loss_mask()), (None, vec![false, true, false, false, false]));
+    sample.adopt_modes();
+    assert_eq!((sample.forced.as_slice(), sample.written_mode), (&[(3, 1)][..], None));
+    assert_eq!((sample.own_answer(), sample.loss_mask()), (None, vec![false, true, true, false, false]));
+}
+
 /// Two searches, of which the second one and then the first one are withdrawn.
 fn withdrawn() -> Sample {
     let runs = [
@@ -245,6 +266,7 @@ fn inconsistent_fields_are_reported() {
         Sample { logprobs: vec![None; 2], ..sound.clone() },
         Sample { forced: vec![(2, 2)], ..sound.clone() },
         Sample { evidence: withdrawn().evidence, ..sound.clone() },
+        Sample { written_mode: Some((2, 2)), ..sound.clone() },
         Sample { forced: vec![(2, usize::MAX)], ..sound },
     ];
     for (case, sample) in broken.iter().enumerate() {
