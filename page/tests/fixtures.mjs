@@ -54,6 +54,13 @@ export const EPISODE = [
   finished(" Salzburg", [{ start: 1, end: 9, passage: mozart.id, title: mozart.title, stated: true }]),
 ];
 
+// Hits of a graph search, and the walk that led to them.
+export const WALKED = [
+  hit(1, giovanni, { graph: { rank: 1, mass: 0.4, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }] } }),
+  hit(2, mozart, { graph: { rank: 2, mass: 0.2, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }, { phrase: "mozart", weight: 1 }] } }),
+];
+export const WALK = { facts: [{ subject: "don giovanni", relation: "composed by", object: "mozart", similarity: 0.8, score: 1, kept: true }], phrases: [] };
+
 // Episode of a question that follows `QUESTION`.
 export const FOLLOW_UP = [
   started("In which country is that?", "ep-2"),

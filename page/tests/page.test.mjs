@@ -4,7 +4,7 @@ import { rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { EPISODE, FOLLOW_UP, INDEX, PASSAGES, QUESTION, finished, hit, routes, search, server, started } from "./fixtures.mjs";
+import { EPISODE, FOLLOW_UP, INDEX, PASSAGES, QUESTION, WALK, WALKED, finished, hit, routes, search, server, started } from "./fixtures.mjs";
 import { DESKTOP, PHONE, WIDE, accessible, ask, begin, close, end, eventually, fits, foreign, kept, look, open, picture } from "./harness.mjs";
 import { error, json, never, pause, stream } from "./server.mjs";
 
@@ -185,10 +185,10 @@ test("a follow-up goes on with the conversation, and all of it is there after a 
 
 test("a run that the server keeps is shown with its sources and replayed", async (t) => {
   const trace = {
-    id: "ep-1", created: 1795439382, model: "routerag-smollm2", protocol: "routerag", error: null, answer: " Salzburg", finish_reason: "stop",
+    id: "ep-1", created: 1795439382, status: "finished", model: "routerag-smollm2", protocol: "routerag", error: null, answer: " Salzburg", finish_reason: "stop",
     messages: [{ role: "user", content: "Who?" }, { role: "assistant", content: "Mozart" }, { role: "user", content: QUESTION }],
     options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 7, searches: 1, search_ms: 2 }, timings: { total: 1.25 },
-    text: "<think> First I look. </think>\n<search> x </search>\n<information></information><think> Doc 1 says so. </think>\n<answer> Salzburg </answer>",
+    actions: [{ turn: 1, thought: " First I look. ", action: { type: "search" } }, { turn: 2, thought: " Doc 1 says so. ", action: { type: "answer", text: "Salzburg" } }],
     searches: [{ turn: 1, query: "Mozart", mode: "passage", snapshot: 1, hits: [hit(1, PASSAGES.mozart), hit(2, PASSAGES.haydn)], triples: [], cached: false, neutralised: 0, seconds: 0.002, error: null, withdrawn: null }],
   };
   const { url } = await server(t, {
@@ -216,10 +216,10 @@ test("a run that the server keeps is shown with its sources and replayed", async
 test("a run that ends with a call of a tool shows the call, live and kept", async (t) => {
   const call = { name: "look", arguments: '{"where":"<b>Salzburg</b>"}' };
   const trace = {
-    id: "ep-1", created: 1795439382, model: "routerag-smollm2", protocol: "routerag", error: null, answer: null, finish_reason: "called",
+    id: "ep-1", created: 1795439382, status: "finished", model: "routerag-smollm2", protocol: "routerag", error: null, answer: null, finish_reason: "called",
     messages: [{ role: "user", content: QUESTION }], options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 0, searches: 0, search_ms: 0 },
-    timings: { total: 1.25 }, text: "<think> I look. </think>", searches: [],
-    actions: [{ turn: 1, executed: true, summary: null, action: { type: "search" } }, { turn: 2, executed: true, summary: null, action: { type: "call", ...call } }],
+    timings: { total: 1.25 }, searches: [],
+    actions: [{ turn: 1, thought: " I look. ", action: { type: "search" } }, { turn: 2, thought: "", action: { type: "call", ...call } }],
   };
   const { url } = await server(t, {
     "POST /v1/agent": ({ response }) => stream(response, [
@@ -410,13 +410,14 @@ test("what a passage or an answer says is text and nothing else", async (t) => {
   const evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
   const passage = { id: "<b>id</b>", title: "<b>Faust</b>" + evil, text: evil + " Goethe wrote it. \uE2001\uE201" };
   const answer = "Goethe " + evil + " [x](javascript:alert(1)) ![y](http://elsewhere.invalid/z.png) <b>bold</b> \uE2009\uE201 &lt;i&gt;";
+  const hits = [hit(1, passage, { graph: { rank: 1, mass: 0.25, reset: 0.5, via: [{ phrase: "<i>goethe</i>", weight: 1 }] } })];
   const { url } = await server(t, {
     "POST /v1/agent": ({ response }) => stream(response, [
       started("Who <u>wrote</u> it?"), { type: "turn_started", turn: 1 }, { type: "think", turn: 1, text: evil }, { type: "query", turn: 1, text: " [graph] <em>Faust</em>" },
-      ...search(1, "<em>Faust</em>", "graph", [hit(1, passage, { graph: { rank: 1, mass: 0.25, reset: 0.5, via: [{ phrase: "<i>goethe</i>", weight: 1 }] } })]),
+      ...search(1, "<em>Faust</em>", "graph", hits),
       { type: "answer", text: answer }, finished(answer, [{ start: 0, end: 6, passage: passage.id, title: passage.title, stated: true }]),
     ]),
-    "POST /v1/search": ({ response }) => json(response, { snapshot: 1, walk: { facts: [{ subject: "<i>goethe</i>", relation: evil, object: "faust", kept: true }], phrases: [] } }),
+    "POST /v1/search": ({ response }) => json(response, { snapshot: 1, hits, walk: { facts: [{ subject: "<i>goethe</i>", relation: evil, object: "faust", kept: true }], phrases: [] } }),
   });
   const page = await open(url);
   await ask(page, "Who <u>wrote</u> it?");
@@ -433,13 +434,12 @@ test("what a passage or an answer says is text and nothing else", async (t) => {
 test("a search in another mode than the policy asked for is told as it was", async (t) => {
   const { url, seen } = await server(t, {
     "POST /v1/agent": ({ response }) => stream(response, [
-      started(QUESTION), { type: "turn_started", turn: 1 }, { type: "query", turn: 1, text: "[passage] Don Giovanni" },
-      ...search(1, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni, { graph: { rank: 1, mass: 0.4, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }] } }), hit(2, PASSAGES.mozart, { graph: { rank: 2, mass: 0.2, reset: 0, via: [{ phrase: "don giovanni", weight: 1 }, { phrase: "mozart", weight: 1 }] } })]),
+      started(QUESTION), { type: "turn_started", turn: 1 }, { type: "query", turn: 1, text: "[passage] Don Giovanni" }, ...search(1, "Don Giovanni", "graph", WALKED),
       { type: "turn_started", turn: 2 }, { type: "query", turn: 2, text: "[passage] Don Giovanni" },
       ...search(2, "Don Giovanni", "graph", [hit(1, PASSAGES.giovanni), hit(2, PASSAGES.mozart)], { cached: true, cut: { left_out: 3, limit: 8000 } }),
       { type: "budget", kind: "turns" }, { type: "answer", text: "Salzburg" }, finished("Salzburg", [{ start: 0, end: 8, passage: PASSAGES.mozart.id, title: "", stated: true }]),
     ]),
-    "POST /v1/search": ({ response }) => json(response, { snapshot: 1, walk: { facts: [{ subject: "don giovanni", relation: "composed by", object: "mozart", similarity: 0.8, score: 1, kept: true }], phrases: [] } }),
+    "POST /v1/search": ({ response }) => json(response, { snapshot: 1, hits: WALKED, walk: WALK }),
   });
   const page = await open(url);
   await page.waitForSelector(".examples");
@@ -545,6 +545,30 @@ test("documents are added and deleted, with progress", async (t) => {
   await close(page);
 });
 
+test("a line of JSON is uploaded with the metadata that the command line would read", async (t) => {
+  const { url, seen } = await server(t);
+  const page = await open(url);
+  await page.click("nav >> text=Explore");
+  await page.click("text=Documents");
+  await page.waitForSelector("#upload", { state: "attached" });
+  const upload = (lines) => page.setInputFiles("#upload", [{ name: "art.jsonl", mimeType: "text/plain", buffer: Buffer.from(lines.map((line) => JSON.stringify(line)).join("\n")) }]);
+  await upload([
+    { id: "a", title: "A", text: "One.", metadata: { topic: "art", year: 1 }, year: 1503 },
+    { id: "b", title: "B", text: "Two.", metadata: null, year: 1504 },
+    { id: "c", title: "C", text: "Three.", metadata: null },
+  ]);
+  await page.waitForSelector("text=document added");
+  const sent = JSON.parse(seen.find((one) => one.method === "POST" && one.path === "/v1/documents").body);
+  assert.deepEqual(sent.documents, [
+    { id: "a", title: "A", text: "One.", metadata: { topic: "art", year: 1503 } },
+    { id: "b", title: "B", text: "Two.", metadata: { year: 1504 } },
+    { id: "c", title: "C", text: "Three." },
+  ]);
+  await upload([{ id: "a", text: "One." }, { id: "b", text: "Two.", metadata: "art" }]);
+  await page.waitForSelector("text=art.jsonl, line 2: “metadata” is no object.");
+  await close(page);
+});
+
 test("an index that may not be changed offers no upload, and a missing scope is named", async (t) => {
   const { url } = await server(t, {
     "GET /v1/index": ({ response }) => json(response, { ...INDEX, writable: false, graph: null, modes: ["passage"] }),
@@ -630,9 +654,9 @@ test("an address of a conversation that is not kept shows an empty one", async (
 test("a withdrawn search of a kept run leaves its turns in order", async (t) => {
   const found = (turn, query, one, withdrawn) => ({ turn, query, mode: "passage", snapshot: 1, hits: [hit(1, one)], triples: [], cached: false, neutralised: 0, seconds: 0.002, error: null, withdrawn });
   const trace = {
-    id: "ep-1", created: 1795439382, model: "evo-rag", protocol: "evo-rag", error: null, answer: "Salzburg", finish_reason: "stop",
+    id: "ep-1", created: 1795439382, status: "finished", model: "evo-rag", protocol: "evo-rag", error: null, answer: "Salzburg", finish_reason: "stop",
     messages: [{ role: "user", content: QUESTION }], options: { mode: null, k: null }, usage: { prompt_tokens: 9, completion_tokens: 8, environment_tokens: 7, searches: 2, search_ms: 2 }, timings: { total: 1.25 },
-    text: "<think>One.</think><think>Two.</think><think>Three.</think><think>Four.</think>",
+    actions: ["One.", "Two.", "Three.", "Four."].map((thought, at) => ({ turn: at + 1, thought, action: { type: ["search", "search", "backtrack", "answer"][at] } })),
     searches: [found(1, "Haydn", PASSAGES.haydn, 3), found(2, "Mozart", PASSAGES.mozart, null)],
   };
   const { url } = await server(t, {

@@ -53,6 +53,31 @@ test("a conversation that goes on in two tabs keeps the questions of both", asyn
   await close(first);
 });
 
+test("the history keeps and lists all conversations, however many there are", async (t) => {
+  const { url } = await server(t);
+  const page = await open(url);
+  await ask(page, QUESTION);
+  await kept(page, ended);
+  const count = (added) => page.evaluate(async (added) => {
+    const asked = (request) => new Promise((resolve, reject) => {
+      request.onsuccess = () => resolve(request.result);
+      request.onerror = () => reject(request.error);
+    });
+    const base = await asked(indexedDB.open("waymark"));
+    const store = base.transaction("conversations", "readwrite").objectStore("conversations");
+    for (let at = 0; at < added; at++) await asked(store.put({ id: "old" + at, title: "Question " + at, changed: at, runs: [] }));
+    const number = await asked(store.count());
+    base.close();
+    return number;
+  }, added);
+  assert.equal(await count(250), 251);
+  await page.reload();
+  await page.waitForSelector("#history li:nth-child(251)");
+  assert.equal(await page.textContent("#history li:nth-child(251) a"), "Question 0");
+  assert.equal(await count(0), 251);
+  await close(page);
+});
+
 test("a retried question is replaced in the history", async (t) => {
   const { url } = await server(t);
   const page = await open(url);
@@ -165,7 +190,7 @@ test("facts that come late for one question do not undo the next one", async (t)
   const { url } = await server(t, {
     ...FOLLOWED,
     // Only the first question finds this passage.
-    "GET /v1/index/passages/joseph-haydn": async (all) => {
+    "GET /v1/index/passages/wolfgang-amadeus-mozart": async (all) => {
       await late.opened;
       passages(all);
     },
@@ -181,7 +206,7 @@ test("facts that come late for one question do not undo the next one", async (t)
   await page.click("text=New question");
   await page.waitForSelector(".welcome");
   late.open();
-  await kept(page, ({ runs: [run] }) => PASSAGES.haydn.id in run.facts);
+  await kept(page, ({ runs: [run] }) => PASSAGES.mozart.id in run.facts);
   await page.click("#history li a");
   await page.waitForSelector(".answered:nth-child(2)");
   await close(page);

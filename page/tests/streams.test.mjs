@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { EPISODE, FOLLOW_UP, PASSAGES, QUESTION, finished, hit, search, server, started } from "./fixtures.mjs";
 import { ask, begin, close, end, open } from "./harness.mjs";
-import { error, json, stream } from "./server.mjs";
+import { error, json, never, stream } from "./server.mjs";
 
 before(begin);
 after(end);
@@ -66,6 +66,52 @@ test("a follow-up whose stream breaks is taken up again, and its end is told as 
   await ask(page, "In which country is that?");
   await page.waitForSelector(".answered:nth-child(2) >> text=reached its limit of length");
   assert.ok((await page.textContent(".answered:nth-child(2) .answer")).includes("Austria"));
+  await close(page);
+});
+
+const histories = (seen) => seen.filter((one) => one.path === "/v1/agent").map((one) => JSON.parse(one.body).history?.map(({ content }) => content) ?? []);
+
+test("a follow-up comes after answers and refusals, not after what was stopped or cut off", async (t) => {
+  const question = (text, id) => [started(text, id), { type: "turn_started", turn: 1 }];
+  const ends = {
+    "Stopped?": [...question("Stopped?", "ep-1"), { type: "answer", text: "He was born in Sal" }, never],
+    "Cut?": [...question("Cut?", "ep-2"), { type: "answer", text: "He was" }, finished("He was", [], { reason: "length" })],
+    "Broken?": [...question("Broken?", "ep-3"), { type: "answer", text: "He" }, { type: "failed", message: "It broke.", code: "internal" }],
+    "Refused?": [...question("Refused?", "ep-4"), { type: "refusal", text: "Nobody knows." }, finished(null, [], { reason: "refused" })],
+    "Last?": [...question("Last?", "ep-5"), { type: "answer", text: "Yes." }, finished("Yes.", [])],
+  };
+  const { url, seen } = await server(t, {
+    "POST /v1/agent": ({ response, body }) => stream(response, ends[body.question]),
+    "DELETE /v1/agent/ep-1": ({ response }) => response.writeHead(204).end(),
+  });
+  const page = await open(url);
+  await page.fill("#question", "Stopped?");
+  await page.press("#question", "Enter");
+  await page.waitForSelector("text=He was born in Sal");
+  await page.click("#stop");
+  await page.waitForSelector("text=You stopped this answer");
+  for (const next of ["Cut?", "Broken?", "Refused?", "Last?"]) await ask(page, next);
+  assert.deepEqual(histories(seen), [[], [], [], [], ["Refused?", "Nobody knows."]]);
+  await close(page);
+});
+
+test("a conversation that is too long loses its oldest exchanges, and a question that is too long loses none", async (t) => {
+  const { url, seen } = await server(t, {
+    "POST /v1/agent": ({ response, body }) => {
+      const tooLong = body.history?.length > 2 || body.question === "Too long?";
+      if (tooLong) return error(response, 400, "context_length_exceeded", "the prompt is longer than the context");
+      return stream(response, [started(body.question), { type: "turn_started", turn: 1 }, { type: "answer", text: "Yes." }, finished("Yes.", [])]);
+    },
+  });
+  const page = await open(url);
+  for (const question of ["One?", "Two?", "Three?"]) await ask(page, question);
+  assert.deepEqual(histories(seen), [[], ["One?", "Yes."], ["One?", "Yes.", "Two?", "Yes."], ["Two?", "Yes."]]);
+  seen.length = 0;
+  await ask(page, "Too long?");
+  assert.ok((await page.textContent(".notice.bad")).includes("longer than the context"));
+  await ask(page, "Four?");
+  const all = [["Two?", "Yes.", "Three?", "Yes."], ["Three?", "Yes."]];
+  assert.deepEqual(histories(seen), [...all, [], ...all]);
   await close(page);
 });
 

@@ -1,6 +1,7 @@
 // The conversation that is shown: its runs, and what is asked next.
 import { effect, signal } from "@preact/signals";
 import { firstPolicy, policyNamed } from "../api/server";
+import { completeAnswer } from "../run/answer";
 import { Live } from "../run/live";
 import type { Run, Settings } from "../run/run";
 import { dropRun, load, save } from "../store/history";
@@ -48,9 +49,9 @@ export async function ask(question: string): Promise<void> {
   if (!text || isRunning()) return;
   const shown = conversation.value;
   const before = shown.lives
-    .map((live) => ({ question: live.run.question, answer: live.view.value.answer.trim() }))
+    .map(({ run, view }) => ({ question: run.question, answer: completeAnswer(run, view.value) }))
     .filter((one) => one.answer);
-  const live = Live.ask(text, { ...settings.value, model: chosenModel() }, before);
+  const live = Live.ask(text, { ...settings.value, model: chosenModel() }, before, shown.lives.at(-1)?.run.forgotten);
   const next = { id: shown.id, lives: [...shown.lives, live] };
   conversation.value = next;
   draft.value = "";
@@ -63,7 +64,7 @@ export async function retry(live: Live): Promise<void> {
   if (isRunning()) return;
   const shown = conversation.value;
   dropRun(shown.id, live.run.id);
-  const again = Live.ask(live.run.question, { ...settings.value, model: chosenModel() }, live.run.before);
+  const again = Live.ask(live.run.question, { ...settings.value, model: chosenModel() }, live.run.before, live.run.forgotten);
   const next = { id: shown.id, lives: shown.lives.map((one) => (one === live ? again : one)) };
   conversation.value = next;
   await follow(again, next);

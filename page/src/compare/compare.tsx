@@ -6,6 +6,7 @@ import { Citation } from "../ask/citation";
 import { passagesIn } from "../ask/composer";
 import { Sources } from "../ask/sources";
 import { Timeline } from "../ask/timeline";
+import { completeAnswer } from "../run/answer";
 import type { Live } from "../run/live";
 import type { Settings } from "../run/run";
 import { count, seconds } from "../run/query";
@@ -121,14 +122,7 @@ const ROWS: { title: string; of: (live: Live) => number; show: (value: number) =
   { title: "Sources", of: (live) => sourcesOf(live.view.value).length, show: String, least: false },
 ];
 
-// Reasons for the end of a run without a complete answer.
-const INCOMPLETE = ["length", "time", "called"];
-
-// The answer or refusal of a run that came to its own end.
-function answerOf({ run, view }: Live): string {
-  const { failure, reason, answer, refusal } = view.value;
-  return run.stopped || failure || INCOMPLETE.includes(reason) ? "" : (answer || refusal).trim();
-}
+const answerOf = ({ run, view }: Live) => completeAnswer(run, view.value);
 
 function verdict(a: string, b: string): string {
   if (!a && !b) return "Neither gives a complete answer.";

@@ -26,18 +26,25 @@ export async function readFiles(files: File[]): Promise<FileDocuments> {
 function lines(text: string, name: string): Upload[] {
   return text.split("\n").flatMap((line, at) => {
     if (!line.trim()) return [];
-    let value: Record<string, unknown>;
+    const place = name + ", line " + (at + 1);
+    let value: unknown;
     try {
       value = JSON.parse(line);
     } catch {
-      throw new Error(name + ", line " + (at + 1) + ": this is no JSON.");
+      throw new Error(place + ": this is no JSON.");
     }
-    const { id, title, text: body, triples, ...rest } = value;
-    if (typeof id !== "string" || typeof body !== "string") throw new Error(name + ", line " + (at + 1) + ": needs the strings “id” and “text”.");
-    const metadata = rest.metadata ?? (Object.keys(rest).length ? rest : undefined);
-    return [{ id, title: typeof title === "string" ? title : "", text: body, ...(triples ? { triples } : {}), ...(metadata ? { metadata } : {}) }];
+    if (!isObject(value)) throw new Error(place + ": this is no JSON object.");
+    const { id, title, text: body, triples, metadata: own, ...rest } = value;
+    if (typeof id !== "string" || typeof body !== "string") throw new Error(place + ": needs the strings “id” and “text”.");
+    const given = own ?? {};
+    if (!isObject(given)) throw new Error(place + ": “metadata” is no object.");
+    // As `waymark index add` reads a line: a field next to `metadata` replaces one of the same name in it.
+    const metadata = { ...given, ...rest };
+    return [{ id, title: typeof title === "string" ? title : "", text: body, ...(triples ? { triples } : {}), ...(Object.keys(metadata).length ? { metadata } : {}) }];
   });
 }
+
+const isObject = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null && !Array.isArray(value);
 
 function passages(text: string, name: string): Upload[] {
   const title = /^#\s+(.+)$/m.exec(text)?.[1].trim() ?? name.replace(/\.[^.]+$/, "");

@@ -6,7 +6,8 @@ import { bytesInWords, connection, index, offline } from "../api/server";
 import { Chart } from "./chart";
 import { type Load, type Session, Sampler } from "./sampler";
 
-const EVERY = 1500;
+// Pause between two looks, in milliseconds. Each request counts toward the limits of the API key.
+const EVERY = 3000;
 
 export function Operate() {
   const sampler = useSignal(new Sampler());
@@ -16,18 +17,22 @@ export function Operate() {
   useEffect(() => {
     if (offline) return;
     let over = false;
+    let looks = 0;
     const poll = async () => {
+      let pause = EVERY;
       if (!document.hidden) {
         try {
           sampler.value.take(await get<Load>("/debug/load"));
           failure.value = "";
-          sessions.value = (await get<{ sessions: Session[] }>("/debug/state")).sessions;
+          // They take a request of their own, so only every second look includes them.
+          if (looks++ % 2 === 0) sessions.value = (await get<{ sessions: Session[] }>("/debug/state")).sessions;
         } catch (error) {
           failure.value = reason(error);
+          if (error instanceof Refused) pause = Math.max(EVERY, error.retryAfter);
         }
         changes.value += 1;
       }
-      if (!over) timer = window.setTimeout(poll, EVERY);
+      if (!over) timer = window.setTimeout(poll, pause);
     };
     let timer = window.setTimeout(poll, 0);
     return () => {

@@ -1,10 +1,13 @@
 // A run and its view, live while it streams.
 import { type Signal, signal } from "@preact/signals";
 import { type Said, runAgent } from "../api/agent";
-import { explain, get, inPath, send } from "../api/client";
+import { Refused, explain } from "../api/client";
 import { index, policyNamed, searches as canSearch } from "../api/server";
-import type { Triple, Walk } from "../api/types";
-import { type Run, type Settings, type View, newRun, record } from "./run";
+import { isLimit, sparing } from "../api/sparing";
+import type { AgentEvent } from "../api/types";
+import { type Addressed, factsOf, telling, walkOf } from "./details";
+import { hopsOf } from "./hops";
+import { type Run, type Search, type Settings, type View, newRun, record } from "./run";
 import { usedPassages } from "./sources";
 import { viewOf } from "./view";
 
@@ -18,8 +21,8 @@ export class Live {
     this.view = signal(viewOf(run));
   }
 
-  static ask(question: string, settings: Settings, before: Run["before"]): Live {
-    return new Live(newRun(question, settings, before));
+  static ask(question: string, settings: Settings, before: Run["before"], forgotten = 0): Live {
+    return new Live({ ...newRun(question, settings, before), forgotten });
   }
 
   stop(): void {
@@ -44,11 +47,17 @@ export class Live {
     this.controller = new AbortController();
     this.running.value = true;
     const { signal: stop } = this.controller;
+    const explaining: Promise<unknown>[] = [];
+    const unexplained: Search[] = [];
     try {
       for await (const event of this.events(stop)) {
         record(run, event);
         this.show();
-        if (event.type === "search_finished") void this.explainWalk();
+        if (event.type !== "search_finished") continue;
+        const search = viewOf(run).searches.at(-1)!;
+        explaining.push(this.explainWalk(search).catch((error) => {
+          if (isLimit(error)) unexplained.push(search);
+        }));
       }
     } catch (error) {
       if (stop.aborted) run.stopped = true;
@@ -59,17 +68,37 @@ export class Live {
       this.running.value = false;
       this.controller = null;
     }
-    await this.addFacts();
+    await Promise.all(explaining);
+    const detail = sparing();
+    // A key with few requests at once has room for these only now that the stream has ended.
+    for (const search of unexplained) await detail(() => this.explainWalk(search));
+    await this.addFacts(detail);
   }
 
-  private events(stop: AbortSignal) {
-    const { question, settings, before } = this.run;
+  // Streams the events. While the conversation is too long for the model, its oldest exchange is left out, as in `waymark
+  // chat`.
+  private async *events(stop: AbortSignal): AsyncGenerator<AgentEvent> {
+    const { run } = this;
+    const { question, settings, before, forgotten = 0 } = run;
     const protocol = policyNamed(settings.model)?.protocol ?? "";
-    const history = before.flatMap((one): Said[] => [
-      { role: "user", content: one.question },
-      { role: "assistant", content: one.answer },
-    ]);
-    return runAgent({ question, history, ...settings, seed: null, searches: canSearch(protocol) }, stop);
+    for (let first = forgotten; ; first++) {
+      const sent = before.slice(first);
+      const history = sent.flatMap((one): Said[] => [
+        { role: "user", content: one.question },
+        { role: "assistant", content: one.answer },
+      ]);
+      run.forgotten = first;
+      try {
+        return yield* runAgent({ question, history, ...settings, seed: null, searches: canSearch(protocol) }, stop);
+      } catch (error) {
+        // Refused before the first event, so nothing is shown twice.
+        const tooLong = error instanceof Refused && error.code === "context_length_exceeded";
+        if (tooLong && sent.length) continue;
+        // The question alone is too long, so the next one may follow all that this one could have followed.
+        if (tooLong) run.forgotten = forgotten;
+        throw error;
+      }
+    }
   }
 
   // Name of the index that the run searched. Empty if it is the one that a request without a name searches, which
@@ -79,46 +108,31 @@ export class Live {
     return own === "default" || own === index.value?.name ? "" : own;
   }
 
-  // Address at which the server looks into the index that the run searched.
-  private addressed(path: string, view: View): string {
+  private addressed(view: View): Addressed {
     const own = this.indexOf(view);
-    return own ? path + (path.includes("?") ? "&" : "?") + "index=" + encodeURIComponent(own) : path;
+    return (path) => (own ? path + (path.includes("?") ? "&" : "?") + "index=" + encodeURIComponent(own) : path);
   }
 
-  // Fetches the facts and first phrases of the latest graph search, which are not among the events, by repeating the
-  // search with `explain`.
-  private async explainWalk(): Promise<void> {
+  // Adds the facts and first phrases of a graph search, as far as the server tells them.
+  private async explainWalk(search: Search): Promise<void> {
+    const walk = await walkOf(search, this.addressed(viewOf(this.run)));
+    if (!walk) return;
+    this.run.walks[search.index] = walk;
+    this.show();
+  }
+
+  // Fetches facts of passages, at least of the used ones, until they lead from the question to the answer.
+  async addFacts(detail = sparing()): Promise<void> {
     const view = viewOf(this.run);
-    const search = view.searches.at(-1);
-    if (!search || search.cached || search.error || !["graph", "hybrid"].includes(search.mode)) return;
-    try {
-      const body = { query: search.query, mode: search.mode, k: Math.max(1, search.hits.length), explain: true };
-      const found = await send<{ snapshot: number; walk?: Walk }>(this.addressed("/v1/search", view), body);
-      if (found.walk && found.snapshot === search.snapshot) {
-        this.run.walks[search.index] = { ...found.walk, facts: found.walk.facts.slice(0, 8), phrases: found.walk.phrases.slice(0, 8) };
-        this.show();
-      }
-    } catch {
-      // The graph is drawn without them.
+    // Without an answer they would lead nowhere.
+    if (!view.answer.trim()) return;
+    const used = usedPassages(view);
+    const addressed = this.addressed(view);
+    for (const id of telling(view)) {
+      if (this.run.facts[id] || (!used.has(id) && hopsOf(this.run, view).length)) continue;
+      const facts = await detail(() => factsOf(id, addressed));
+      if (facts) this.run.facts[id] = facts;
     }
-  }
-
-  // Fetches the facts of at most 16 passages: first of the used ones, then of other hits.
-  async addFacts(): Promise<void> {
-    const view = viewOf(this.run);
-    if (!view.searches.length) return;
-    const used = [...usedPassages(view)];
-    const others = view.searches.flatMap((search) => search.hits.slice(0, 5).map((hit) => hit.passage.id));
-    const ids = [...new Set([...used, ...others])].filter((id) => !this.run.facts[id]).slice(0, 16);
-    await Promise.all(ids.map(async (id) => {
-      try {
-        const path = this.addressed("/v1/index/passages/" + inPath(id) + "?limit=100", view);
-        const { triples } = await get<{ triples: { data: Triple[] } }>(path);
-        this.run.facts[id] = triples.data.map(({ subject, relation, object }) => ({ subject, relation, object }));
-      } catch {
-        // The document is gone, or the server does not return facts.
-      }
-    }));
     this.refresh();
   }
 }

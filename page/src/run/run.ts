@@ -26,8 +26,10 @@ export interface Run {
   walks: Record<number, Walk>;
   // Null if the user took it back.
   feedback?: "good" | "bad" | null;
-  // Messages of the conversation before the question.
+  // Exchanges of the conversation before the question.
   before: { question: string; answer: string }[];
+  // Number of the oldest ones that were not sent, because the conversation was too long for the model.
+  forgotten?: number;
   // True for a run that came out of a file or a link, whose episode this server may not know.
   foreign?: boolean;
   // Name of the index that was searched, as the server's trace has it. A run of this page searched that of its policy.

@@ -9,6 +9,9 @@ const PUNCTUATION = /[!-/:-@[-`{-~]/g;
 const FUNCTION_WORDS = new Set(("about also and are as at be been being but by did do does for from had has have he her his in "
   + "into is it its of on or she so that their then there these they this those to was were which who whom whose with").split(" "));
 
+// Answers without content of their own, which no passage supports.
+export const BARE = new Set(["yes", "no", "true", "false"]);
+
 export function words(text: string): Word[] {
   const found: Word[] = [];
   for (const match of text.matchAll(/\S+/g)) {

@@ -7,7 +7,7 @@ import type { AgentEvent } from "../api/types";
 export class NoRun extends Error {}
 
 // Text of a run for others, without the conversation before it, the user's feedback and the name of the index.
-export const writeRun = (run: Run): string => JSON.stringify({ ...run, before: [], feedback: undefined, index: undefined });
+export const writeRun = (run: Run): string => JSON.stringify({ ...run, before: [], forgotten: undefined, feedback: undefined, index: undefined });
 
 export function readRun(text: string): Run {
   const data = /<script type="application\/json" id="run">([^]*?)<\/script>/.exec(text);

@@ -77,6 +77,7 @@ function History() {
 function OnServer() {
   const kept = useSignal<TraceSummary[] | null>(null);
   const failure = useSignal("");
+  const wanted = useSignal("");
   const look = async () => {
     try {
       kept.value = await listTraces();
@@ -86,8 +87,13 @@ function OnServer() {
     }
   };
   const show = async (id: string) => {
+    const shown = conversation.peek();
+    const place = route.peek();
+    wanted.value = id;
     try {
       const run = await traceAsRun(id);
+      // The user may have asked, opened another run or gone elsewhere meanwhile.
+      if (wanted.peek() !== id || conversation.peek() !== shown || route.peek() !== place) return;
       openRun(run);
       historyShown.value = false;
       void conversation.value.lives[0].addFacts();

@@ -17,7 +17,6 @@ export interface Entry { id: string; title: string; changed: number }
 // Youngest first.
 export const entries = signal<Entry[]>([]);
 
-const MOST = 200;
 // Conversations whose latest version the database did not take.
 const memory = new Map<string, Conversation>();
 // IDs that were removed. A run that is stopped by its removal still saves its conversation when it ends.
@@ -60,10 +59,25 @@ async function within<T>(mode: IDBTransactionMode, act: (store: IDBObjectStore) 
 const entry = ({ id, title, changed }: Entry): Entry => ({ id, title, changed });
 
 export async function list(): Promise<void> {
-  const kept = (await within("readonly", (store) => store.getAll())) as Conversation[] | null;
-  const all = [...(kept ?? []).filter(({ id }) => !memory.has(id)), ...memory.values()].sort((a, b) => b.changed - a.changed);
-  entries.value = all.slice(0, MOST).map(entry);
-  for (const old of all.slice(MOST)) await within("readwrite", (store) => store.delete(old.id));
+  const kept = await stored();
+  const all = [...kept.filter(({ id }) => !memory.has(id)), ...[...memory.values()].map(entry)];
+  entries.value = all.sort((a, b) => b.changed - a.changed);
+}
+
+// Entries of the database, read one at a time: the conversations themselves hold all their passages.
+async function stored(): Promise<Entry[]> {
+  const found: Entry[] = [];
+  await within("readonly", (store) => {
+    const asking = store.openCursor();
+    asking.onsuccess = () => {
+      const cursor = asking.result;
+      if (!cursor) return;
+      found.push(entry(cursor.value));
+      cursor.continue();
+    };
+    return asking;
+  });
+  return found;
 }
 
 export async function load(id: string): Promise<Conversation | null> {

@@ -2,13 +2,14 @@
 import { get, inPath } from "../api/client";
 import type { AgentEvent, Cited, Hit, TripleHit, Usage } from "../api/types";
 import { type Run, newRun } from "../run/run";
-import { forms, placeOf } from "../run/words";
+import { BARE, forms, placeOf } from "../run/words";
 
 export interface TraceSummary { id: string; question: string; model: string; created: number }
 
 interface Trace {
   id: string;
   created: number;
+  status: "finished" | "failed" | "cancelled";
   model: string;
   protocol: string;
   index?: string;
@@ -18,8 +19,8 @@ interface Trace {
   error: { message: string } | null;
   finish_reason: string | null;
   usage: Usage;
-  text: string;
-  actions?: { turn: number; action: { type: string; name?: string; arguments?: string } }[];
+  // Without thoughts in a trace that an older server recorded.
+  actions: { turn: number; thought?: string; action: { type: string; name?: string; arguments?: string; text?: string } }[];
   searches: {
     turn: number; query: string; mode: string; snapshot: number | null; hits: Hit[]; triples: TripleHit[]; cached: boolean; neutralised: number;
     seconds: number; error: string | null; withdrawn: number | null; cut?: { left_out: number; limit: number };
@@ -45,31 +46,37 @@ function runOf(trace: Trace): Run {
     took: Math.round(trace.timings.total * 1000),
     index: trace.index,
     events: eventsOf(trace, question).map((event) => ({ at: 0, event })),
-    ...(trace.error ? { failure: trace.error.message } : {}),
+    ...(trace.status === "finished" ? {} : { failure: trace.error?.message ?? CANCELED }),
   };
 }
 
+const CANCELED = "It was stopped, or its client went away, before it was complete.";
+
+// Text of a refusal without an explanation (`agent/src/run/acting.rs`).
+const REFUSED = "The question cannot be answered.";
+
 function eventsOf(trace: Trace, question: string): AgentEvent[] {
   const events: AgentEvent[] = [{ type: "started", id: trace.id, model: trace.model, protocol: trace.protocol, question, prompt_tokens: trace.usage.prompt_tokens }];
-  const thoughts = [...trace.text.matchAll(/<think>([^]*?)<\/think>/g)].map((match) => match[1]);
-  const calls = (trace.actions ?? []).filter(({ action }) => action.type === "call");
-  const turns = Math.max(thoughts.length, ...[...trace.searches, ...calls].map((one) => one.turn), ...trace.searches.map((one) => one.withdrawn ?? 0));
+  const { actions, searches } = trace;
+  const turns = Math.max(0, ...[...searches, ...actions].map((one) => one.turn), ...searches.map((one) => one.withdrawn ?? 0));
   for (let turn = 1; turn <= turns; turn++) {
-    if (thoughts[turn - 1]) events.push({ type: "think", turn, text: thoughts[turn - 1] });
-    for (const search of trace.searches.filter((one) => one.turn === turn)) {
+    const acted = actions.filter((one) => one.turn === turn);
+    for (const { thought } of acted) if (thought) events.push({ type: "think", turn, text: thought });
+    for (const search of searches.filter((one) => one.turn === turn)) {
       const { query, mode, hits, triples, snapshot, cached, neutralised, error, cut } = search;
       events.push({ type: "search_started", turn, query, mode, k: hits.length });
       events.push({ type: "search_finished", turn, query, mode, hits, triples, snapshot, cached, neutralised, milliseconds: search.seconds * 1000, error: error ?? undefined, cut });
     }
-    for (const { turn: search, query } of trace.searches.filter((one) => one.withdrawn === turn)) events.push({ type: "withdrawn", turn, search, query });
-    for (const { action } of calls.filter((one) => one.turn === turn)) {
-      events.push({ type: "tool_call", turn, name: action.name ?? "", arguments: action.arguments ?? "" });
+    for (const { turn: search, query } of searches.filter((one) => one.withdrawn === turn)) events.push({ type: "withdrawn", turn, search, query });
+    for (const { action } of acted) {
+      if (action.type === "call") events.push({ type: "tool_call", turn, name: action.name ?? "", arguments: action.arguments ?? "" });
+      if (action.type === "refuse") events.push({ type: "refusal", text: action.text || REFUSED });
     }
   }
   if (trace.answer) events.push({ type: "answer", text: trace.answer });
-  if (!trace.error) {
-    const citations = trace.answer ? stating(trace.answer, trace.searches.flatMap((search) => search.hits)) : [];
-    events.push({ type: "finished", reason: trace.finish_reason ?? "stop", answer: trace.answer, usage: trace.usage, turns, searches: trace.searches.length, citations });
+  if (trace.status === "finished") {
+    const citations = trace.answer ? stating(trace.answer, searches.flatMap((search) => search.hits)) : [];
+    events.push({ type: "finished", reason: trace.finish_reason ?? "stop", answer: trace.answer, usage: trace.usage, turns, searches: searches.length, citations });
   }
   return events;
 }
@@ -77,6 +84,7 @@ function eventsOf(trace: Trace, question: string): AgentEvent[] {
 // Traces hold no citations. The passages that state the whole answer are found by the first part of the server's rule.
 function stating(answer: string, hits: Hit[]): Cited[] {
   const claimed = forms(answer);
+  if (claimed.every((form) => BARE.has(form))) return [];
   const text = [...answer];
   const start = text.length - [...answer.trimStart()].length;
   const end = [...answer.trimEnd()].length;
