@@ -17,6 +17,7 @@ use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{ChangeProgress, ChangeTicket};
 use super::state::{AppState, now};
+use super::vector_stores::DocumentRoom;
 use crate::keys::KeyOwner;
 use crate::store::Archive;
 
@@ -87,13 +88,18 @@ pub(super) fn archive() -> Archive<BackgroundChange> {
     Archive::new(MAX_CHANGES, usize::MAX)
 }
 
-/// Makes `changes` durable, queues them, and responds.
+/// Makes `changes` durable, queues them, and responds. Gives `room` back when they are committed.
 ///
 /// # Errors
 /// Same as [`Library::accept`](super::Library) and [`Library::submit`](super::Library).
-pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -> Result<Response, ApiError> {
+pub(super) async fn start(
+    state: &AppState,
+    caller: &Caller,
+    changes: Changes,
+    room: Option<DocumentRoom>,
+) -> Result<Response, ApiError> {
     let running = state.drain.enter();
-    let queuing = queue(state.clone(), caller.clone(), changes);
+    let queuing = queue(state.clone(), caller.clone(), changes, room);
     // A change that was written and not queued would be applied at the next start, after others that the client sent
     // later.
     run_to_end(async move {
@@ -105,7 +111,12 @@ pub(super) async fn start(state: &AppState, caller: &Caller, changes: Changes) -
 }
 
 /// Makes changes durable and queues them.
-async fn queue(state: AppState, caller: Caller, changes: Changes) -> Result<Response, ApiError> {
+async fn queue(
+    state: AppState,
+    caller: Caller,
+    changes: Changes,
+    room: Option<DocumentRoom>,
+) -> Result<Response, ApiError> {
     let id = episodes::id("commit");
     let pending = PendingChange { id: id.clone(), owner: caller.owner.map(|owner| owner.to_string()), changes };
     let library = Arc::clone(state.library.as_ref().ok_or_else(ApiError::no_index)?);
@@ -115,6 +126,9 @@ async fn queue(state: AppState, caller: Caller, changes: Changes) -> Result<Resp
         run_blocking(move || library.accept(pending)).await?
     };
     let ticket = library.submit(accepted, &caller, &state.metrics.index, &state.drain)?;
+    if let Some(room) = room {
+        ticket.keep(room);
+    }
     let kept = BackgroundChange { id, owner: caller.owner, created: now(), ticket };
     let answer = (StatusCode::ACCEPTED, axum::Json(kept.status())).into_response();
     // Size 0: each change is small, so only their number is limited.

@@ -20,6 +20,7 @@ use super::indexes::{IndexOnly, IndexedState};
 use super::library::Library;
 use super::pagination::{PAGE, limit};
 use super::state::AppState;
+use super::vector_stores::DocumentRoom;
 
 /// Size in bytes after which a page is closed.
 const PAGE_BYTES: usize = 8 << 20;
@@ -122,13 +123,30 @@ pub(crate) async fn upsert(
     JsonBody(request): JsonBody<UpsertRequest>,
 ) -> Result<Response, ApiError> {
     let UpsertRequest { documents, delete, chunked, wait } = request;
+    let room = room(&state, &caller, &documents).await?;
     let chunked = chunked.into_iter().collect();
     let changes = Changes { delete, chunked, ..Changes::upsert(documents.into_iter().map(Document::from)) };
     if wait == Some(false) {
-        return commits::start(&state, &caller, changes).await;
+        return commits::start(&state, &caller, changes, room).await;
     }
-    let made = state.library()?.submit(changes.into(), &caller, &state.metrics.index, &state.drain)?.finished().await?;
-    Ok(axum::Json(made).into_response())
+    let ticket = state.library()?.submit(changes.into(), &caller, &state.metrics.index, &state.drain)?;
+    if let Some(room) = room {
+        ticket.keep(room);
+    }
+    Ok(axum::Json(ticket.finished().await?).into_response())
+}
+
+/// Takes room for documents that are added to a vector store. `None` for other indexes, which are not bounded.
+///
+/// # Errors
+/// 429 if the caller's key would hold more than its share of the room for texts, 503 if there is no room.
+async fn room(state: &AppState, caller: &Caller, documents: &[DocumentBody]) -> Result<Option<DocumentRoom>, ApiError> {
+    let stores = state.vector_stores.clone().filter(|_| state.is_other && !documents.is_empty());
+    let Some(stores) = stores else { return Ok(None) };
+    let bytes: u64 = documents.iter().map(|document| document.bytes() as u64).sum();
+    let caller = caller.clone();
+    let store = state.index_id().to_owned();
+    run_blocking(move || stores.take_room(&caller, &store, bytes)).await
 }
 
 /// Removes a document. Slashes in its ID may be written as `/` or `%2F`.

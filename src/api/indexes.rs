@@ -17,7 +17,7 @@ use super::error::{ApiError, Code};
 use super::library::{ChangeTicket, Library};
 use super::metrics::IndexMetrics;
 use super::state::AppState;
-use super::vector_stores::IndexParts;
+use super::vector_stores::{EmptySearch, IndexParts};
 
 /// Name of the default index in requests; its own name is accepted as well.
 pub(crate) const INDEX: &str = "default";
@@ -157,6 +157,21 @@ impl AppState {
     /// use. The indexes of vector stores belong to the keys that made them.
     pub(crate) fn named(&self, caller: &Caller, name: &str) -> Option<AppState> {
         self.resolved(caller, name).filter(|found| found.permits(caller))
+    }
+
+    /// Returns the state with an index that finds nothing in place of the default one, if `name` is the ID of a vector
+    /// store of `caller` without documents.
+    pub(crate) fn empty_store(&self, caller: &Caller, name: &str) -> Option<AppState> {
+        let store = self.vector_stores.as_deref()?.get(caller.owner, name)?;
+        let mut runtime = (*self.runtime).clone();
+        runtime.searcher = Some(Arc::new(EmptySearch));
+        let mut view = self.clone();
+        view.runtime = Arc::new(runtime);
+        view.library = None;
+        view.index = Some(store.id.clone());
+        view.metrics.index = self.metrics.vector_stores.clone();
+        view.is_other = true;
+        Some(view)
     }
 
     fn resolved(&self, caller: &Caller, name: &str) -> Option<AppState> {

@@ -18,6 +18,9 @@ use super::metrics::ServerMetrics;
 use super::state::AppState;
 use super::traceparent;
 
+/// Size up to which a complete body counts as sent, in bytes: the buffers of its connection take it.
+const BUFFERED: u64 = 64 << 10;
+
 /// Header with the request's ID, on every response including errors.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -78,10 +81,10 @@ pub(crate) async fn admit(State(state): State<AppState>, request: Request, next:
     hold_until_sent(response, Span::none(), running)
 }
 
-/// Keeps `kept` alive while a streamed body is being sent, and polls the body inside `span`. A body that is already
-/// complete needs neither.
-pub(crate) fn hold_until_sent<T: Send + 'static>(response: Response, span: Span, kept: T) -> Response {
-    if response.body().size_hint().exact().is_some() {
+/// Keeps `kept` alive while a streamed or large body is being sent, and polls the body inside `span`. A small body that
+/// is already complete needs neither.
+pub(crate) fn hold_until_sent<T: Send + Unpin + 'static>(response: Response, span: Span, kept: T) -> Response {
+    if response.body().size_hint().exact().is_some_and(|bytes| bytes <= BUFFERED) {
         return response;
     }
     response.map(|body| guard(body, span, kept))

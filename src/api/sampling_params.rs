@@ -37,7 +37,7 @@ pub enum StopStrings {
 pub(crate) struct RequestSampling<'a> {
     pub(crate) temperature: Option<f32>,
     pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<u32>,
+    pub(crate) top_k: Option<i64>,
     pub(crate) min_p: Option<f32>,
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
@@ -61,7 +61,7 @@ impl RequestSampling<'_> {
             temperature: within("temperature", self.temperature, 0.0, 2.0)?,
             // A `top_p` of 0 still keeps the most probable token.
             top_p: within("top_p", self.top_p, 0.0, 1.0)?.map(|mass| mass.max(f32::MIN_POSITIVE)),
-            top_k: self.top_k.map(|k| k as usize),
+            top_k: top_k(self.top_k)?,
             min_p: within("min_p", self.min_p, 0.0, 1.0)?,
             repetition_penalty: within("repetition_penalty", self.repetition_penalty, 0.01, 10.0)?,
             frequency_penalty: within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?,
@@ -69,6 +69,12 @@ impl RequestSampling<'_> {
             logit_bias,
         })
     }
+}
+
+/// Checks the number of most probable tokens to keep. 0 keeps all, and so does -1, as in vLLM.
+fn top_k(given: Option<i64>) -> Result<Option<usize>, ApiError> {
+    let top_k = within("top_k", given, -1, i64::from(u32::MAX))?;
+    Ok(top_k.map(|top_k| usize::try_from(top_k).unwrap_or(0)))
 }
 
 /// Returns the stop strings, of which the request may hold `most`. `param` is their path in the request.
@@ -120,4 +126,21 @@ pub(crate) fn streams<T>(stream: Option<bool>, options: Option<&T>) -> Result<bo
         return Err(ApiError::invalid("stream_options", "`stream_options` needs `stream: true`"));
     }
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn all_tokens_are_kept_by_0_and_as_in_vllm_by_minus_1() {
+        for (given, kept) in [(None, None), (Some(-1), Some(0)), (Some(0), Some(0)), (Some(7), Some(7))] {
+            assert_eq!(top_k(given).unwrap(), kept, "{given:?}");
+        }
+        for given in [-2, 1 << 32] {
+            assert_eq!(top_k(Some(given)).unwrap_err().param.as_deref(), Some("top_k"), "{given}");
+        }
+    }
 }

@@ -4,11 +4,12 @@ use uuid::Uuid;
 
 use super::state::now;
 
-/// Returns the reason why no `what` is kept under `id`. `limits` names the flags that bound the number of kept entries. Only the
-/// form of the ID is examined, so nothing is revealed about other keys.
-pub(super) fn message(what: &str, id: &str, limits: &str) -> String {
+/// Returns the reason why no `what` is kept under `id`. `unkept` says in which other cases none is kept, and ends in a
+/// comma and a space; `limits` names the flags that bound the number of kept entries. Only the form of the ID is
+/// examined, so nothing is revealed about other keys.
+pub(super) fn message(what: &str, id: &str, unkept: &str, limits: &str) -> String {
     if was_given(id, now()) {
-        format!("the {what} `{id}` is not kept any more: it was deleted, or newer ones took its place ({limits})")
+        format!("the {what} `{id}` is not kept: it {unkept}was deleted, or newer ones took its place ({limits})")
     } else {
         format!("no {what} ever had the ID `{id}`: copy the ID from a response of this server")
     }
@@ -33,12 +34,13 @@ mod tests {
         for id in
             [episodes::id("ep"), format!("{}-1", episodes::id("chatcmpl")), episodes::id("resp").replace('-', "_")]
         {
-            let reason = message("trace", &id, "`--trace-count`");
-            assert!(reason.contains("not kept any more") && reason.contains("--trace-count"), "{reason}");
+            let reason = message("trace", &id, "is not finished, ", "`--trace-count`");
+            assert!(reason.contains("is not kept: it is not finished, was deleted, or"), "{reason}");
+            assert!(reason.contains("--trace-count"), "{reason}");
         }
         for id in ["ep-1", "", "nonsense", "ep-00000000000000000000000000000000", "ep-ffffffffffffffffffffffffffffffff"]
         {
-            assert!(message("trace", id, "").starts_with("no trace ever had the ID"), "{id}");
+            assert!(message("trace", id, "", "").starts_with("no trace ever had the ID"), "{id}");
         }
     }
 

@@ -35,7 +35,7 @@ pub struct PromptTokensDetails {
 /// Details of the generated tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CompletionTokensDetails {
-    /// Number of tokens of reasoning and queries.
+    /// Number of tokens of reasoning and queries, without tags.
     pub reasoning_tokens: usize,
 }
 

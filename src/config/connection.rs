@@ -29,7 +29,8 @@ pub struct ConnectionArgs {
     #[arg(long, env = "WAYMARK_BODY_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub body_seconds: f64,
 
-    /// Seconds within which a client must read the rest of its response once the response is complete.
+    /// Seconds within which a client must read the rest of its response once the response is complete. The content of a
+    /// file has one second more for each 64 KiB.
     #[arg(long, env = "WAYMARK_SEND_SECONDS", default_value_t = 30.0, value_parser = seconds)]
     pub send_seconds: f64,
 

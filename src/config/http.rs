@@ -23,7 +23,7 @@ pub struct HttpArgs {
     pub encoding_bytes: Size,
 
     /// Maximum size of one answer, such as `64MiB`. Results of searches and log-probabilities that exceed it are left
-    /// out, and the answer says so (`cut`). Larger embeddings, rollouts, detokenized texts and files are refused.
+    /// out, and the answer says so (`cut`). Larger embeddings, rollouts and detokenized texts are refused.
     #[arg(long, env = "WAYMARK_ANSWER_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub answer_bytes: Size,
 

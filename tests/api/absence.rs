@@ -31,7 +31,7 @@ async fn what_was_pushed_out_is_told_from_what_never_was() {
         (format!("/v1/responses/{}", responses[0]), "--kept-responses"),
     ] {
         let message = missing(&server, &path).await;
-        assert!(message.contains("not kept any more") && message.contains(flag), "{message}");
+        assert!(message.contains("newer ones took its place") && message.contains(flag), "{message}");
     }
     for path in ["/v1/traces/ep-1", "/v1/responses/resp_1"] {
         let message = missing(&server, path).await;

@@ -113,6 +113,11 @@ async fn stop_strings_and_seeds() {
     let again = whole(&server, sample).await;
     assert_eq!(texts(&first), texts(&again));
     assert_ne!(texts(&first)[0], texts(&first)[1]);
+    // A prompt in a list is answered as it is alone: with a seed of its own, unless the request gives one.
+    let seeded = whole(&server, json!({"prompt": ["x", "x"], "seed": 3, "max_tokens": 8})).await;
+    assert_eq!(texts(&seeded)[0], texts(&seeded)[1]);
+    let drawn = whole(&server, json!({"prompt": ["x", "x"], "max_tokens": 32})).await;
+    assert_ne!(texts(&drawn)[0], texts(&drawn)[1]);
     assert_eq!(texts(&whole(&server, json!({"top_p": 0, "logit_bias": {"65": 50}, "max_tokens": 3})).await), ["AAA"]);
 }
 

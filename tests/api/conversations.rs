@@ -126,7 +126,7 @@ async fn conversations_and_items_are_changed_and_deleted() {
     for path in [path(&conversation), format!("{}/items", path(&conversation))] {
         let (status, absent) = answer(server.get(&path).await).await;
         let message = absent["error"]["message"].as_str().unwrap();
-        assert!(status == 404 && message.contains("not kept any more"), "{path}: {message}");
+        assert!(status == 404 && message.contains("is not kept: it was deleted"), "{path}: {message}");
     }
     let (status, refused) = responses::create(&server, &ask(json!({"conversation": conversation["id"]}))).await;
     assert_eq!((status, &refused["error"]["param"]), (404, &json!("conversation")));

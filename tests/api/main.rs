@@ -75,5 +75,6 @@ mod trainers;
 mod vector_store_batches;
 mod vector_store_files;
 mod vector_store_ingestion;
+mod vector_store_limits;
 mod vector_stores;
 mod vllm_options;

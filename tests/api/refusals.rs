@@ -105,7 +105,7 @@ async fn bad_values_are_named() {
         (json!({"rag": {"colour": 1}}), 400, "unknown_parameter", json!("rag.colour")),
         (json!({"rag": {"index": "x"}}), 400, "invalid_value", json!("rag.index")),
         (json!({"stop": {"a": 1}}), 400, "invalid_value", json!("stop")),
-        (json!({"top_k": -1}), 400, "invalid_value", json!("top_k")),
+        (json!({"top_k": -2}), 400, "invalid_value", json!("top_k")),
         (json!({"min_p": 2}), 400, "invalid_value", json!("min_p")),
         (json!({"repetition_penalty": 0}), 400, "invalid_value", json!("repetition_penalty")),
         (json!({"colour": "red"}), 400, "unknown_parameter", json!("colour")),

@@ -103,6 +103,25 @@ async fn a_stream_sends_each_trajectory_and_then_the_end() {
 }
 
 #[tokio::test]
+async fn searches_cost_what_the_reward_says() {
+    let server = server().await;
+    let questions = json!([{"question": "Who wrote Faust?", "answers": ["Goethe"]}]);
+    let cost = async |cost: Value| {
+        let body = json!({"questions": questions, "n": 2, "reward": {"efficiency": {"cost": cost}}});
+        let (status, batch) = answer(server.post(PATH, &body).await).await;
+        assert_eq!(status, 200, "{batch}");
+        let trajectory = &batch["trajectories"][0];
+        assert_eq!(trajectory["reward_parts"]["cost"], trajectory["metrics"]["cost"], "{trajectory}");
+        trajectory["metrics"]["cost"].as_f64().unwrap()
+    };
+    assert!(cost(json!({"model": {"passage": 100.0}})).await > 100.0);
+    let own = json!({"model": {"passage": 0.0, "shown": 0.0}});
+    assert!(cost(own).await.abs() < f64::EPSILON);
+    let priced = cost(json!({"model": {}})).await;
+    assert_ne!(cost(json!("wall_time")).await, priced);
+}
+
+#[tokio::test]
 async fn what_cannot_be_played_or_rewarded_is_refused_by_name() {
     let server = server().await;
     let question = json!({"question": "Who?"});

@@ -7,12 +7,22 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use waymark::config::FileLimits;
+use waymark::keys::{ApiKeys, KeyEntry, KeyLimits, Scope, Secret};
 use waymark_agent::{Budget, Policy};
 
-use crate::harness::{Large, PATIENCE, ServerPlan, TestServer, eventually, eventually_found, read_until, says};
+use crate::harness::{
+    Large, PATIENCE, ServerPlan, TestServer, eventually, eventually_found, key_entry, read_until, says, send,
+};
 use crate::vector_store_files::Client;
+use crate::vector_store_ingestion::server_of;
 
 const SOON: Duration = Duration::from_millis(300);
+
+/// Size of a file that no socket buffer holds.
+const LARGE_FILE: usize = 16 << 20;
+
+const LARGE_FILES: FileLimits = FileLimits { file: LARGE_FILE as u64, storage: 4 * LARGE_FILE as u64 };
 
 /// Requests a stream with so much data per token that no socket buffer holds all of it.
 fn body() -> Value {
@@ -156,11 +166,74 @@ async fn an_answer_in_one_piece_has_the_time_of_an_answer() {
     }
 }
 
-/// Requests a stream over a connection with a small receive buffer.
-pub async fn ask(server: &TestServer) -> TcpStream {
+#[tokio::test]
+async fn the_content_of_a_file_has_the_time_of_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut plan = ServerPlan::new(says("hi"));
+    plan.http.connection.send = SOON;
+    // Other answers are smaller than files may be.
+    plan.http.answer_bytes = 1 << 20;
+    let server = server_of(plan, folder.path(), &Arc::default(), LARGE_FILES).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("large.txt", &"x".repeat(LARGE_FILE)).await;
+    let mut socket = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET /v1/files/{file}/content HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let head = read_until(&mut socket, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("content-length: 16777216"), "{head}");
+    tokio::time::sleep(SOON * 4).await;
+    let rest = to_the_end(&mut socket).await;
+    let all = head + &rest;
+    assert_eq!(all.split_once("\r\n\r\n").unwrap().1.len(), LARGE_FILE);
+}
+
+/// Sends a request with a key over a connection with a small receive buffer, and reads the head of the response alone.
+async fn head_alone(server: &TestServer, secret: &Secret, request: &str, body: &str) -> TcpStream {
+    let mut socket = narrow(server).await;
+    let key = secret.reveal();
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n"
+    );
+    socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let seen = read_until(&mut socket, "\r\n\r\n").await;
+    assert!(seen.starts_with("HTTP/1.1 200"), "{seen}");
+    socket
+}
+
+#[tokio::test]
+async fn a_large_answer_counts_against_its_key_until_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = Secret::generate();
+    let limits = KeyLimits { concurrent: Some(1), ..KeyLimits::default() };
+    let entry = KeyEntry { limits, ..key_entry("one", &secret, &Scope::ALL) };
+    let mut plan = ServerPlan::new(says("hi"));
+    plan.keys = ApiKeys::open(None, vec![entry]).unwrap();
+    plan.searcher = Some(Arc::new(Large));
+    let server = server_of(plan, folder.path(), &Arc::default(), LARGE_FILES).await;
+    let client = Client { server: &server, key: Some(secret.reveal()) };
+    let file = client.upload("large.txt", &"x".repeat(LARGE_FILE)).await;
+    let status = async || send(&server, &secret, "GET", "/v1/models", &Value::Null).await.0;
+    let content = format!("GET /v1/files/{file}/content");
+    for (request, body) in [(content.as_str(), ""), ("POST /v1/search", "{\"query\": \"x\"}")] {
+        let unread = head_alone(&server, &secret, request, body).await;
+        assert_eq!(status().await, 429, "{request}");
+        drop(unread);
+        eventually_found("the place is free", async || (status().await == 200).then_some(())).await;
+    }
+}
+
+/// Opens a connection with a small receive buffer.
+async fn narrow(server: &TestServer) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
-    let mut socket = socket.connect(server.address).await.unwrap();
+    socket.connect(server.address).await.unwrap()
+}
+
+/// Requests a stream over a connection with a small receive buffer.
+pub async fn ask(server: &TestServer) -> TcpStream {
+    let mut socket = narrow(server).await;
     let body = body().to_string();
     let head =
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: ";

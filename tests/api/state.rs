@@ -85,6 +85,10 @@ async fn a_response_whose_process_is_gone_has_failed() {
     let (status, response) = fetch(&second, &queued["id"], "").await;
     assert_eq!((status, &response["status"]), (200, &json!("failed")), "{response}");
     assert_eq!(response["error"]["code"], "server_error");
+    let (status, refused) = fetch(&second, &queued["id"], "?stream=true&starting_after=2").await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("stream")), "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("the server stopped"), "{message}");
     let again = ask(json!({"previous_response_id": queued["id"]}));
     assert_eq!(create(&second, &again).await.0, 400);
 

@@ -6,7 +6,7 @@ use waymark_engine::mock::Lines;
 use waymark_models::chat::{ChatTemplate, PromptOptions};
 
 use crate::golden::{ask, golden, transcript};
-use crate::harness::{ServerPlan, TestServer, chunks, joined, says, script, with_fields};
+use crate::harness::{ServerPlan, TestServer, answer, chunks, joined, says, script, with_fields};
 
 /// ChatML with tools, as in Qwen's template.
 pub const TEMPLATE: &str = "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}\
@@ -335,15 +335,26 @@ async fn results_are_shown_in_the_order_of_their_calls() {
     let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "look", "arguments": "{}"}});
     let result = |id: &str, content: &str| json!({"role": "tool", "tool_call_id": id, "content": content});
     let called = json!({"role": "assistant", "tool_calls": [call("b"), call("a")]});
+    let tokenized = async |results: Vec<Value>| {
+        let messages = [vec![called.clone()], results].concat();
+        answer(server.post("/tokenize", &json!({"model": "plain", "messages": messages})).await).await
+    };
     let shown = async |first: Value, second: Value| {
-        let body = json!({"model": "plain", "messages": [called, first, second]});
-        let response = server.post("/tokenize", &body).await;
-        assert_eq!(response.status(), 200);
-        response.json::<Value>().await.unwrap()["tokens"].clone()
+        let (status, shown) = tokenized(vec![first, second]).await;
+        assert_eq!(status, 200, "{shown}");
+        shown["tokens"].clone()
     };
     let straight = shown(result("b", "21 degrees"), result("a", "19 degrees")).await;
     assert_eq!(shown(result("a", "19 degrees"), result("b", "21 degrees")).await, straight);
     assert_ne!(shown(result("b", "19 degrees"), result("a", "21 degrees")).await, straight);
+    // Alone, the result of the second call would be shown in the place of the first one's.
+    assert_eq!(tokenized(vec![result("b", "21 degrees")]).await.0, 200);
+    let early = result("a", "19 degrees");
+    let user = json!({"role": "user", "content": "Well?"});
+    for results in [vec![early.clone()], vec![early, user, result("b", "21 degrees")]] {
+        let (status, refused) = tokenized(results).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!("messages[0].tool_calls")), "{refused}");
+    }
 }
 
 #[tokio::test]

@@ -89,9 +89,10 @@ async fn a_trace_holds_all_that_was_written_down() {
         assert_eq!(kept["searches"][0][field], search[field], "{field}");
     }
     assert_eq!(kept["actions"][0]["action"]["type"], "search");
+    let action = json!({"type": "answer", "text": "Goethe"});
     assert_eq!(
         kept["actions"][1],
-        json!({"turn": 2, "executed": true, "action": {"type": "answer", "text": "Goethe"}, "summary": null})
+        json!({"turn": 2, "executed": true, "action": action, "thought": "Found.", "summary": null})
     );
     let time = |name: &str| kept["timings"][name].as_f64().unwrap();
     assert!(time("total") >= time("generation") && time("total") >= time("first_token"));

@@ -58,6 +58,10 @@ impl Client<'_> {
             format!("--xyz\r\ncontent-disposition: form-data; {head}\r\n\r\n{content}\r\n")
         };
         let body = format!("{}--xyz--\r\n", parts.iter().map(part).collect::<String>());
+        self.post_form(body.into_bytes()).await
+    }
+
+    async fn post_form(&self, body: Vec<u8>) -> (u16, Value) {
         let mut request = self.server.client.post(self.server.url("/v1/files"));
         if let Some(key) = self.key {
             request = request.bearer_auth(key);
@@ -67,8 +71,16 @@ impl Client<'_> {
     }
 
     pub async fn upload(&self, name: &str, content: &str) -> String {
-        let file = format!("name=\"file\"; filename=\"{name}\"");
-        let (status, made) = self.form(&[("name=\"purpose\"", "assistants"), (file.as_str(), content)]).await;
+        self.upload_bytes(name, content.as_bytes()).await
+    }
+
+    /// Uploads a file that need not be text.
+    pub async fn upload_bytes(&self, name: &str, content: &[u8]) -> String {
+        let head = format!(
+            "--xyz\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nassistants\r\n--xyz\r\n\
+             content-disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\r\n"
+        );
+        let (status, made) = self.post_form([head.as_bytes(), content, b"\r\n--xyz--\r\n"].concat()).await;
         assert_eq!((status, &made["object"], &made["bytes"]), (200, &json!("file"), &json!(content.len())), "{made}");
         made["id"].as_str().unwrap().to_owned()
     }
@@ -136,6 +148,41 @@ async fn a_store_is_created_filled_searched_and_deleted() {
     // The file is there, and the store has left nothing behind.
     assert_eq!(client.get(&format!("/v1/files/{file}")).await.0, 200);
     assert_eq!(std::fs::read_dir(folder.path().join("stores")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_citation_names_the_file_of_its_passage() {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = "<answer> The Ubangi flows through Bangui. </answer>";
+    let lines = Lines::new(["<think>a</think><search>[passage] ubangi</search>", answer]);
+    let backend = script(&lines.terminator("</information>\n\n"));
+    let vector_stores = Some(folder.path().to_owned());
+    let server = ServerPlan { vector_stores, ..ServerPlan::new(backend) }.build().await;
+    let client = Client { server: &server, key: None };
+    // Its passages have the title `Rivers`.
+    let file = client.upload("handbook.md", RIVERS).await;
+    let store = client.store(json!({"file_ids": [file]})).await;
+    client.indexed(&store).await;
+    let tools = json!([{"type": "file_search", "vector_store_ids": [store]}]);
+    let (_, response) = client.post("/v1/responses", json!({"model": "routerag", "input": "?", "tools": tools})).await;
+    let output = response["output"].as_array().unwrap();
+    let message = output.iter().find(|item| item["type"] == "message").unwrap();
+    let note = &message["content"][0]["annotations"][0];
+    assert_eq!((&note["file_id"], &note["filename"]), (&json!(file), &json!("handbook.md")), "{response}");
+}
+
+#[tokio::test]
+async fn file_search_finds_nothing_in_a_store_without_documents() {
+    let (_folder, server) = test_server().await;
+    let client = Client { server: &server, key: None };
+    let store = client.store(json!({})).await;
+    let tools = json!([{"type": "file_search", "vector_store_ids": [store]}]);
+    let body = json!({"model": "routerag", "input": "?", "tools": tools, "include": ["file_search_call.results"]});
+    let (status, response) = client.post("/v1/responses", body).await;
+    assert_eq!((status, &response["status"]), (200, &json!("completed")), "{response}");
+    let call = response["output"].as_array().unwrap().iter().find(|item| item["type"] == "file_search_call").unwrap();
+    assert_eq!((&call["status"], &call["results"]), (&json!("completed"), &json!([])), "{response}");
+    assert_eq!(response["tools"][0]["vector_store_ids"], json!([store]));
 }
 
 #[tokio::test]

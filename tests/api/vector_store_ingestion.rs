@@ -118,7 +118,17 @@ pub async fn server_with_keys(
     limits: FileLimits,
     keys: ApiKeys,
 ) -> TestServer {
-    let mut server = ServerPlan { keys, ..ServerPlan::new(says("hi")) }.build().await;
+    server_of(ServerPlan { keys, ..ServerPlan::new(says("hi")) }, folder, indexes, limits).await
+}
+
+/// Builds the server of a plan with vector stores in `folder`.
+pub async fn server_of(
+    plan: ServerPlan,
+    folder: &Path,
+    indexes: &Arc<DelicateIndexes>,
+    limits: FileLimits,
+) -> TestServer {
+    let mut server = plan.build().await;
     let stores = VectorStores::open(folder, limits, Arc::clone(indexes) as _).unwrap();
     server.state = server.state.clone().with_vector_stores(stores);
     let own = Server::bind(([127, 0, 0, 1], 0).into(), server.state.clone()).await.unwrap();
@@ -179,7 +189,7 @@ fn folder_of(folder: &Path, name: &str) -> PathBuf {
     panic!("no folder holds {name}")
 }
 
-async fn last_error(client: &Client<'_>, store: &str, file: &str) -> Value {
+pub async fn last_error(client: &Client<'_>, store: &str, file: &str) -> Value {
     let (_, file) = client.get(&format!("/v1/vector_stores/{store}/files/{file}")).await;
     assert_eq!(file["status"], "failed", "{file}");
     file["last_error"].clone()

@@ -1,6 +1,7 @@
 //! Options of vLLM's interface: forms of the answer, its ends, and variables of the chat template.
 
 use serde_json::{Value, json};
+use waymark_engine::MockBackend;
 use waymark_engine::mock::Lines;
 use waymark_models::chat::ChatTemplate;
 
@@ -91,6 +92,22 @@ async fn an_answer_ends_at_the_tokens_that_are_asked_for() {
     let (_, kept) = trace(&server, whole["id"].as_str().unwrap()).await;
     assert_eq!(kept["options"]["ends"], ends);
     server.quiet().await;
+}
+
+#[tokio::test]
+async fn all_tokens_are_kept_by_a_top_k_of_minus_1() {
+    let server = TestServer::new(MockBackend::random(7, 259).with_confidence(0.0)).await;
+    for top_k in [-1, 0] {
+        let sampled = json!({"seed": 5, "max_tokens": 12, "top_k": top_k});
+        let (status, whole) = server.chat(&ask(sampled.clone())).await;
+        assert_eq!(status, 200, "{whole}");
+        let all = server.chat(&ask(json!({"seed": 5, "max_tokens": 12}))).await.1;
+        assert_eq!(content(&whole), content(&all), "{top_k}");
+        let (status, whole) = complete(&server, &sampled).await;
+        assert_eq!(status, 200, "{whole}");
+        let all = complete(&server, &json!({"seed": 5, "max_tokens": 12})).await.1;
+        assert_eq!(whole["choices"][0]["text"], all["choices"][0]["text"], "{top_k}");
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::CORPUS;
-use super::program::{ProgramRun, Serving, waymark};
+use super::program::{ProgramRun, Serving, waymark, with};
 
 /// Flags of an embedder.
 type EmbedderFlags<'a> = &'a [&'a str];
@@ -82,6 +82,21 @@ fn an_index_over_another_waymark_is_that_of_the_same_embedder_here() {
     let added = waymark(&[&add[..], &elsewhere].concat());
     assert!(added.ok(), "{}", added.stderr);
     assert_eq!(named_embedder(&here), "mock");
+}
+
+#[test]
+fn no_proxy_is_asked_for_an_embedder_elsewhere() {
+    let root = tempfile::tempdir().unwrap();
+    let mock = ["--embedder", "mock"];
+    let index = built(root.path(), "index", &mock);
+    let embedder = Serving::start(&[&["--mock", "--index", &index][..], &mock].concat());
+    let url = format!("{}/v1/embeddings", embedder.url);
+    // Nobody listens there.
+    let proxy = [("ALL_PROXY", "http://127.0.0.1:1"), ("NO_PROXY", "example.org")];
+    let elsewhere = ["--embedder", &url, "--embedder-model", "mock"];
+    let run = with(&proxy, &[&["search", "--index", &index, "river in Paris"][..], &elsewhere].concat());
+    assert!(run.ok(), "{}", run.stderr);
+    assert!(embedder.stop());
 }
 
 /// Returns the name of the embedder that an index keeps.

@@ -264,6 +264,37 @@ fn no_proxy_is_asked_for_servers_of_this_machine() {
 }
 
 #[test]
+fn no_proxy_is_asked_for_an_object_store() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let (heard, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut head = [0; 4096];
+            let read = stream.read(&mut head).unwrap();
+            heard.send(String::from_utf8_lossy(&head[..read]).into_owned()).unwrap();
+            stream.write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
+        }
+    });
+    let variables = [
+        // Nobody listens there.
+        ("ALL_PROXY", "http://127.0.0.1:1"),
+        ("NO_PROXY", "example.org"),
+        ("AWS_ENDPOINT", endpoint.as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_REGION", "nowhere"),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("copy.index");
+    let pulled = program::with(&variables, &["index", "pull", "s3://bucket/corpus", out.to_str().unwrap()]);
+    let request = requests.try_recv().unwrap_or_default();
+    assert!(request.starts_with("GET /"), "{request} {}", pulled.stderr);
+    assert!(!pulled.ok());
+}
+
+#[test]
 fn a_bench_drives_the_mock() {
     let server = Serving::start(&["--mock"]);
     let run = waymark(&[

@@ -39,6 +39,9 @@ fn the_python_client_has_every_event_and_field() {
     for (source, class, schema) in [
         (&events, "Usage", "EpisodeUsage"),
         (&events, "Citation", "AgentCitation"),
+        (&events, "Passage", "Passage"),
+        (&events, "Hit", "Hit"),
+        (&events, "Token", "TokenLogprob"),
         (&rollouts, "Question", "RolloutQuestion"),
         (&rollouts, "Trajectory", "RolloutTrajectory"),
         (&rollouts, "Failure", "RolloutFailure"),

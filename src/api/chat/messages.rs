@@ -4,7 +4,7 @@ use waymark_agent::{Conversation, ConversationMessage, Role};
 
 use super::request::{ChatMessage, ChatRole, ContentPart, MessageContent};
 use super::tool::ChatToolCall;
-use crate::api::call_history::{CallHistory, in_call_order};
+use crate::api::call_history::{CallHistory, CallPosition, PairedMessage, in_call_order, unanswered};
 use crate::api::error::ApiError;
 
 /// Converts `messages` to a conversation. Consecutive tool results are sorted into the order of their calls, because
@@ -17,12 +17,24 @@ pub(crate) fn conversation(messages: Vec<ChatMessage>) -> Result<Conversation, A
         return Err(ApiError::invalid("messages", "`messages` must hold at least one message"));
     }
     let mut calls = CallHistory::default();
-    let convert = |(at, message): (usize, ChatMessage)| -> Result<(Option<usize>, ConversationMessage), ApiError> {
-        let answered = answered(at, &message, &mut calls)?;
-        Ok((answered, convert(at, message, &mut calls)?))
-    };
-    let messages = messages.into_iter().enumerate().map(convert).collect::<Result<Vec<_>, _>>()?;
-    Ok(Conversation::from_messages(in_call_order(messages))?)
+    let mut converted = Vec::with_capacity(messages.len());
+    for (at, message) in messages.into_iter().enumerate() {
+        let result = answered(at, &message, &mut calls)?;
+        if result.is_none() {
+            check_results(&calls, &converted)?;
+        }
+        converted.push((result, convert(at, message, &mut calls)?));
+    }
+    check_results(&calls, &converted)?;
+    Ok(Conversation::from_messages(in_call_order(converted))?)
+}
+
+/// Checks that none of the results at the end of `messages` would be shown in the place of an earlier call's.
+fn check_results(calls: &CallHistory, messages: &[PairedMessage]) -> Result<(), ApiError> {
+    match calls.open_before_last(messages) {
+        Some((at, id)) => Err(unanswered(&format!("messages[{at}].tool_calls"), id)),
+        None => Ok(()),
+    }
 }
 
 /// Returns the ID of the call whose result is the last message, if it is one.
@@ -82,7 +94,7 @@ fn called(
     }
     let shown = |(index, call): (usize, ChatToolCall)| {
         let param = format!("{param}[{index}]");
-        if !known.add(&call.id) {
+        if !known.add(&call.id, at) {
             let param = format!("{param}.id");
             return Err(ApiError::invalid(&param, format!("`{param}`: another call of this id waits for its result")));
         }
@@ -91,8 +103,8 @@ fn called(
     calls.into_iter().enumerate().map(shown).collect()
 }
 
-/// Number of the call whose result the message is, if it is a tool result. A call has exactly one result.
-fn answered(at: usize, message: &ChatMessage, known: &mut CallHistory) -> Result<Option<usize>, ApiError> {
+/// Returns the position of the call whose result the message is, if it is a tool result. A call has exactly one result.
+fn answered(at: usize, message: &ChatMessage, known: &mut CallHistory) -> Result<Option<CallPosition>, ApiError> {
     let param = format!("messages[{at}].tool_call_id");
     match (&message.tool_call_id, message.role) {
         (Some(id), ChatRole::Tool) => {

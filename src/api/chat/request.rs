@@ -46,8 +46,9 @@ pub struct ChatRequest {
     /// Nucleus sampling: keeps the most probable tokens whose probabilities add up to this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
-    /// Number of most probable tokens to keep; 0 keeps all. Not in OpenAI's interface.
-    pub top_k: Option<u32>,
+    /// Number of most probable tokens to keep; 0 and -1 keep all. Not in OpenAI's interface.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
     /// Minimum probability of a token relative to the most probable one. Not in OpenAI's interface.
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,

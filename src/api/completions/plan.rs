@@ -55,10 +55,10 @@ impl CompletionPlan {
         let streams = sampling_params::streams(request.stream, request.stream_options.as_ref())?;
         let n = sampling_params::choices(request.n)?;
         let logprobs = logprobs(&request)?;
+        let seed = request.seed;
         let mut options = EpisodeOptions {
             id: Some(head.id.clone()),
             sampling: sampling(&request).sampling(state.runtime.engine.spec().vocab)?,
-            seed: episodes::seed(request.seed),
             max_tokens: sampling_params::most_tokens("max_tokens", request.max_tokens)?.or(Some(MAX_TOKENS)),
             stop: sampling_params::stops("stop", request.stop, sampling_params::MAX_STOPS)?,
             logprobs,
@@ -97,7 +97,8 @@ impl CompletionPlan {
         };
         let episode_request = |(text, prompt)| EpisodeRequest {
             conversation: Conversation::new(text),
-            options: EpisodeOptions { prompt, ..options.clone() },
+            // Without a seed, a prompt that is repeated must not get the same answers again.
+            options: EpisodeOptions { prompt, seed: episodes::seed(seed), ..options.clone() },
         };
         Ok((plan, prompts.into_iter().map(episode_request).collect()))
     }
@@ -126,8 +127,6 @@ pub(super) fn usage(spent: &[Option<Usage>], n: usize) -> ChatUsage {
         prompt.iter().flatten().for_each(|usage| one.add(usage));
         all.join(&one);
     }
-    // A completion has no reasoning. Text outside the answer only ends the completion.
-    all.completion_tokens_details.reasoning_tokens = 0;
     all
 }
 

@@ -41,8 +41,9 @@ pub struct CompletionRequest {
     /// Nucleus sampling: keeps the most probable tokens whose probabilities add up to this value.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
-    /// Number of most probable tokens to keep; 0 keeps all. Not in OpenAI's interface.
-    pub top_k: Option<u32>,
+    /// Number of most probable tokens to keep; 0 and -1 keep all. Not in OpenAI's interface.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
     /// Minimum probability of a token relative to the most probable one. Not in OpenAI's interface.
     #[schema(minimum = 0, maximum = 1)]
     pub min_p: Option<f32>,
@@ -57,7 +58,8 @@ pub struct CompletionRequest {
     pub presence_penalty: Option<f32>,
     /// Values added to the logits of tokens, by token ID.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// Seed of the random number generator. The same seed gives the same samples.
+    /// Seed of the random number generator. The same seed gives the same samples, to each prompt as if it came alone.
+    /// Random for each prompt by default.
     pub seed: Option<i64>,
     /// Strings that end the answer. The stop string itself is not returned.
     pub stop: Option<StopStrings>,

@@ -215,6 +215,7 @@ fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
 }
 
 fn absent(id: &str) -> ApiError {
-    let reason = unknown_id::message("conversation", id, "`--state`, `--state-count`, `--state-bytes`, `--state-days`");
+    let limits = "`--state`, `--state-count`, `--state-bytes`, `--state-days`";
+    let reason = unknown_id::message("conversation", id, "", limits);
     ApiError::new(Code::ConversationNotFound, reason).with_param("id")
 }

@@ -2,20 +2,22 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `upload` | the body of an upload |
+//! | `upload`, `download` | the bodies of an upload and of a download |
 //! | `registry` | files on disk |
 
+mod download;
 pub(crate) mod registry;
 mod upload;
 
+use std::fs;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, Request, State};
-use axum::http::header;
+use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -146,6 +148,8 @@ pub(crate) async fn retrieve(
 }
 
 /// Returns the content of a file, as it was uploaded.
+///
+/// A client has `--send-seconds` to read it, and one second more for each 64 KiB.
 #[utoipa::path(get, path = "/v1/files/{id}/content", operation_id = "downloadFile", tag = "vector stores",
     params(("id" = String, Path, description = "ID of the file")),
     responses(
@@ -160,11 +164,15 @@ pub(crate) async fn content(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let (id, record) = find(&state, &caller, known(id)?)?;
-    let stores = Arc::clone(state.vector_stores()?);
-    // Read whole: the size of a file is bounded by `--file-limit`.
-    let read = move || std::fs::read(stores.files.content(&id, &record)).map_err(unwritable);
-    let bytes = run_blocking(read).await?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], Body::from(bytes)).into_response())
+    let path = state.vector_stores()?.files.content(&id, &record);
+    let content = path.clone();
+    let length = run_blocking(move || fs::metadata(content).map(|about| about.len()).map_err(unwritable)).await?;
+    caller.lifetime.end_by(Instant::now() + state.config.connection.send + download::time(length));
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+        (header::CONTENT_LENGTH, HeaderValue::from(length)),
+    ];
+    Ok((headers, download::body(path)).into_response())
 }
 
 /// Deletes a file, and removes it from the vector stores that have it.

@@ -32,8 +32,8 @@ const MAX_REST: u64 = 64 << 10;
 /// Maximum length of a file name, in bytes.
 const MAX_FILENAME: usize = 1024;
 
-/// Minimum rate at which a body must arrive, in bytes per second.
-const MIN_RATE: u64 = 64 << 10;
+/// Minimum rate at which a file must arrive and be taken, in bytes per second.
+pub(super) const MIN_RATE: u64 = 64 << 10;
 
 /// Number of chunks between the connection and the disk.
 const CHUNKS: usize = 4;

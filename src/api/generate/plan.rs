@@ -133,7 +133,7 @@ fn weights(state: &AppState, model: Option<String>) -> Result<(String, Option<Ar
 
 fn spec(state: &AppState, params: GenerateParams, head: &GenerateHead, top: usize) -> Result<Generate, ApiError> {
     let max_tokens = sampling_params::most_tokens("sampling_params.max_tokens", params.max_tokens)?;
-    let sampling = sampling(&params)?.sampling(state.runtime.engine.spec().vocab).map_err(nested)?;
+    let sampling = sampling(&params).sampling(state.runtime.engine.spec().vocab).map_err(nested)?;
     let mut eos = head.stop_tokens.clone();
     if !params.ignore_eos.unwrap_or(false) {
         eos.extend(&state.runtime.eos);
@@ -167,27 +167,17 @@ fn distinct(mut ids: Vec<u32>, vocab: usize) -> Vec<u32> {
     ids
 }
 
-fn sampling(params: &GenerateParams) -> Result<RequestSampling<'_>, ApiError> {
-    let param = "sampling_params.top_k";
-    let top_k = match params.top_k {
-        // vLLM's way to say "all".
-        Some(-1) => Some(0),
-        Some(top_k) => {
-            let message = || format!("`{param}` must be from -1 to {}, not {top_k}", u32::MAX);
-            Some(u32::try_from(top_k).map_err(|_| ApiError::invalid(param, message()))?)
-        }
-        None => None,
-    };
-    Ok(RequestSampling {
+fn sampling(params: &GenerateParams) -> RequestSampling<'_> {
+    RequestSampling {
         temperature: params.temperature,
         top_p: params.top_p,
-        top_k,
+        top_k: params.top_k,
         min_p: params.min_p,
         repetition_penalty: params.repetition_penalty,
         frequency_penalty: params.frequency_penalty,
         presence_penalty: params.presence_penalty,
         logit_bias: params.logit_bias.as_ref(),
-    })
+    }
 }
 
 /// Names a field of the sampling parameters by its path in the request.

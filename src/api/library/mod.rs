@@ -379,6 +379,16 @@ impl ChangeTicket {
         }
     }
 
+    /// Keeps `kept` until the change is finished, even if its client has disconnected or did not wait for it.
+    pub(crate) fn keep<T: Send + 'static>(&self, kept: T) {
+        // Does not count as a waiting client.
+        let over = ChangeTicket { _interest: None, ..self.clone() }.finished();
+        tokio::spawn(async move {
+            let _ = over.await;
+            drop(kept);
+        });
+    }
+
     /// Makes a drain wait for the change as for a request, since its client may have disconnected or not waited for it.
     fn hold(&self, drain: &Drain) {
         // The drain's own ticket does not count as a waiting client.

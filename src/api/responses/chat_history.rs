@@ -3,7 +3,7 @@
 use waymark_agent::{ConversationMessage, Role};
 
 use super::parsed_item::ParsedItem;
-use crate::api::call_history::{CallHistory, in_call_order};
+use crate::api::call_history::{CallHistory, CallPosition, PairedMessage, in_call_order, unanswered};
 use crate::api::error::ApiError;
 
 /// Messages that a response continues.
@@ -21,8 +21,8 @@ pub(in crate::api) struct ChatHistory {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OpenResults {
     calls: CallHistory,
-    /// Numbers of the calls that the last messages answer, in the order of the messages.
-    answered: Vec<usize>,
+    /// Positions of the calls that the last messages answer, in the order of the messages.
+    answered: Vec<CallPosition>,
 }
 
 impl ChatHistory {
@@ -31,15 +31,19 @@ impl ChatHistory {
         ChatHistory { messages, open, results: None }
     }
 
-    /// Adds items, each with its path in the request.
+    /// Adds the items of a request, each with its path.
     ///
     /// # Errors
     /// Names the call or the result that does not fit.
     pub(in crate::api) fn with_items(self, items: Vec<(String, ParsedItem)>) -> Result<ChatHistory, ApiError> {
         let mut reader = ItemReader::new(self);
         for (at, item) in items {
+            if item.ends_results() {
+                reader.check_results()?;
+            }
             reader.add(&at, item)?;
         }
+        reader.check_results()?;
         Ok(reader.finish())
     }
 
@@ -48,6 +52,9 @@ impl ChatHistory {
     pub(in crate::api) fn of_stored(items: Vec<(String, ParsedItem)>) -> ChatHistory {
         let mut reader = ItemReader::new(ChatHistory::default());
         for (at, item) in items {
+            if item.ends_results() {
+                reader.remove_misplaced_results();
+            }
             if let Err(error) = reader.add(&at, item) {
                 tracing::debug!(item = at, reason = error.message, "an item of a conversation is left out");
             }
@@ -58,8 +65,7 @@ impl ChatHistory {
 
 /// Reader of items, one after the other.
 struct ItemReader {
-    /// Messages. A message that is a result is paired with the number of its call.
-    messages: Vec<(Option<usize>, ConversationMessage)>,
+    messages: Vec<PairedMessage>,
     /// Number of messages before the items.
     earlier: usize,
     calls: CallHistory,
@@ -69,17 +75,17 @@ impl ItemReader {
     /// Creates a reader of items that follow `history`.
     fn new(history: ChatHistory) -> ItemReader {
         let ChatHistory { messages, open, results } = history;
-        let waiting = || OpenResults { calls: CallHistory::waiting(open), answered: Vec::new() };
-        let OpenResults { calls, answered } = results.unwrap_or_else(waiting);
+        let none = || OpenResults { calls: waiting(&open, &messages), answered: Vec::new() };
+        let OpenResults { calls, answered } = results.unwrap_or_else(none);
         let earlier = messages.len();
-        let unnumbered = earlier - answered.len().min(earlier);
-        let numbers = std::iter::repeat_n(None, unnumbered).chain(answered.into_iter().map(Some));
-        ItemReader { messages: numbers.zip(messages).collect(), earlier, calls }
+        let unpaired = earlier - answered.len().min(earlier);
+        let positions = std::iter::repeat_n(None, unpaired).chain(answered.into_iter().map(Some));
+        ItemReader { messages: positions.zip(messages).collect(), earlier, calls }
     }
 
     /// Returns the history with all items.
     fn finish(self) -> ChatHistory {
-        let mut answered: Vec<usize> = self.messages.iter().rev().map_while(|(number, _)| *number).collect();
+        let mut answered: Vec<CallPosition> = self.messages.iter().rev().map_while(|(result, _)| *result).collect();
         // That is the order into which they are sorted.
         answered.sort_unstable();
         let results = (!answered.is_empty()).then(|| OpenResults { calls: self.calls.clone(), answered });
@@ -91,36 +97,66 @@ impl ItemReader {
         match item {
             ParsedItem::Message(message) => self.messages.push((None, message)),
             ParsedItem::Call { id, call } => {
-                if !self.calls.add(&id) {
+                let answer = self.answer();
+                if !self.calls.add(&id, answer) {
                     let param = format!("{at}.call_id");
                     let message = format!("`{param}`: another call of the ID `{id}` waits for its result");
                     return Err(ApiError::invalid(&param, message));
                 }
-                self.answer().calls.push(call);
+                if answer == self.messages.len() {
+                    self.messages.push((None, ConversationMessage::new(Role::Assistant, "")));
+                }
+                self.messages[answer].1.calls.push(call);
             }
             ParsedItem::Output { id, text } => {
                 let param = format!("{at}.call_id");
                 let unknown = || format!("`{param}`: there is no call `{id}` before it that waits for its result");
-                let number = self.calls.answer(&id).ok_or_else(|| ApiError::invalid(&param, unknown()))?;
-                // Results may come in any order; their numbers let `in_call_order` sort them.
-                self.messages.push((Some(number), ConversationMessage::new(Role::Tool, text)));
+                let position = self.calls.answer(&id).ok_or_else(|| ApiError::invalid(&param, unknown()))?;
+                // Results may come in any order; their positions let `in_call_order` sort them.
+                self.messages.push((Some(position), ConversationMessage::new(Role::Tool, text)));
             }
             ParsedItem::Unseen(_) => {}
         }
         Ok(())
     }
 
-    /// Returns the answer that a call belongs to: the last message, or a new one without text.
-    fn answer(&mut self) -> &mut ConversationMessage {
+    /// Returns the index of the answer that a call belongs to: the last message, or a new one after it.
+    fn answer(&self) -> usize {
         // The answers of earlier responses are complete, so no call joins one of them.
         let own = self.messages.len() > self.earlier;
         let answers = own && self.messages.last().is_some_and(|(_, last)| last.role == Role::Assistant);
-        if !answers {
-            self.messages.push((None, ConversationMessage::new(Role::Assistant, "")));
-        }
-        let last = self.messages.len() - 1;
-        &mut self.messages[last].1
+        self.messages.len() - usize::from(answers)
     }
+
+    /// Checks that none of the results at the end would be shown in the place of an earlier call's.
+    fn check_results(&self) -> Result<(), ApiError> {
+        match self.calls.open_before_last(&self.messages) {
+            Some((_, id)) => Err(unanswered("input", id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the results at the end that would be shown in the place of an earlier call's.
+    fn remove_misplaced_results(&mut self) {
+        let results = self.messages.iter().rev().take_while(|(result, _)| result.is_some()).count();
+        let mut last = self.messages.split_off(self.messages.len() - results);
+        last.retain(|(result, _)| result.is_none_or(|result| self.calls.open_before(result).is_none()));
+        self.messages.append(&mut last);
+    }
+}
+
+/// Returns the calls `open` of `messages`, of which those of the last message come last.
+fn waiting(open: &[String], messages: &[ConversationMessage]) -> CallHistory {
+    let last = messages.len().saturating_sub(1);
+    let own = messages.last().map_or(0, |message| message.calls.len());
+    let earlier = open.len().saturating_sub(own);
+    let mut calls = CallHistory::default();
+    for (number, id) in open.iter().enumerate() {
+        // It is not known which messages made the earlier calls, so they are answered in their order, as those of one.
+        let message = if number < earlier { 0 } else { last };
+        calls.add(id, message);
+    }
+    calls
 }
 
 #[cfg(test)]
@@ -178,16 +214,54 @@ mod tests {
 
     #[test]
     fn a_call_may_get_its_result_in_a_later_request() {
-        let first = read(ChatHistory::default(), &[call("a"), call("b"), output("b", "two")]).unwrap();
-        assert_eq!(first.open, ["a"]);
-        let refused = read(first.clone(), &[output("b", "two")]).unwrap_err();
+        let first = read(ChatHistory::default(), &[call("a"), call("b"), output("a", "one")]).unwrap();
+        assert_eq!(first.open, ["b"]);
+        let refused = read(first.clone(), &[output("a", "one")]).unwrap_err();
         assert_eq!(refused.param.as_deref(), Some("input[0].call_id"));
-        let refused = read(first.clone(), &[call("a")]).unwrap_err();
+        let refused = read(first.clone(), &[call("b")]).unwrap_err();
         assert_eq!(refused.param.as_deref(), Some("input[0].call_id"));
         // A call after an earlier response begins an answer of its own.
-        let second = read(first, &[output("a", "one"), call("c")]).unwrap();
+        let second = read(first, &[output("b", "two"), call("c")]).unwrap();
         assert_eq!((second.messages.len(), &second.open), (4, &vec!["c".to_owned()]));
         let results = second.messages[1..3].iter().map(|message| message.content.as_str());
         assert_eq!(results.collect::<Vec<_>>(), ["one", "two"], "in the order of the calls");
+    }
+
+    #[test]
+    fn a_result_without_that_of_an_earlier_call_is_refused() {
+        let [a, b] = [call("a"), call("b")];
+        let early = output("b", "two");
+        let says = json!({"role": "user", "content": "Well?"});
+        for items in [
+            vec![a.clone(), b.clone(), early.clone()],
+            vec![a.clone(), b.clone(), early.clone(), call("c"), output("a", "one")],
+            vec![a.clone(), b.clone(), early.clone(), says.clone(), output("a", "one")],
+        ] {
+            let refused = read(ChatHistory::default(), &items).unwrap_err();
+            assert_eq!(refused.param.as_deref(), Some("input"), "{items:?}");
+            assert!(refused.message.contains("the call `a` has no result"), "{}", refused.message);
+        }
+        // The calls of a response that is continued. A call of an earlier answer stays without a result.
+        let made = read(ChatHistory::default(), &[call("x"), says, a, b]).unwrap();
+        let previous = ChatHistory::ending_with_answer(made.messages, made.open);
+        assert!(read(previous.clone(), std::slice::from_ref(&early)).is_err());
+        assert_eq!(read(previous, &[early, output("a", "one")]).unwrap().open, ["x"]);
+    }
+
+    #[test]
+    fn a_stored_result_waits_for_that_of_an_earlier_call() {
+        let stored = |items: &[serde_json::Value]| {
+            let parsed = |item: &serde_json::Value| (String::new(), ParsedItem::read(item.clone(), "item").unwrap());
+            ChatHistory::of_stored(items.iter().map(parsed).collect())
+        };
+        let texts = |history: &ChatHistory| -> Vec<String> {
+            history.messages.iter().map(|message| message.content.clone()).collect()
+        };
+        let items = [call("a"), call("b"), output("b", "two")];
+        let whole = read(stored(&items), &[output("a", "one")]).unwrap();
+        assert_eq!(texts(&whole), ["", "one", "two"]);
+        let says = json!({"role": "user", "content": "Well?"});
+        let gap = stored(&[&items[..], &[says]].concat());
+        assert_eq!((texts(&gap), &gap.open), (vec![String::new(), "Well?".to_owned()], &vec!["a".to_owned()]));
     }
 }

@@ -155,17 +155,24 @@ pub enum Annotation {
     FileCitation {
         /// ID of the file that the passage is from, or of the passage if it is from no uploaded file.
         file_id: String,
-        /// Title of the passage, or its ID if it has no title.
+        /// Name of the file. Of a passage from no uploaded file its title, or its ID if it has no title.
         filename: String,
         /// Position of the citation: the end of the supported claim, in characters of the text.
         index: usize,
     },
 }
 
-impl From<Cited> for Annotation {
-    fn from(Cited { end, passage, title, .. }: Cited) -> Annotation {
+impl Annotation {
+    /// Creates the annotation of a citation. `output` holds the searches that found its passage.
+    pub(super) fn new(Cited { end, passage, title, .. }: Cited, output: &[OutputItem]) -> Annotation {
         let file_id = file_id(&passage).to_owned();
-        Annotation::FileCitation { filename: filename(&title, &passage), file_id, index: end }
+        let results = output.iter().filter_map(|item| match item {
+            OutputItem::FileSearchCall(call) => call.results.as_deref(),
+            _ => None,
+        });
+        let found = results.flatten().find(|result| result.file_id == file_id);
+        let filename = found.map_or_else(|| filename(&title, &passage), |result| result.filename.clone());
+        Annotation::FileCitation { filename, file_id, index: end }
     }
 }
 

@@ -254,7 +254,7 @@ pub struct InputTokensDetails {
 /// Details of the generated tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OutputTokensDetails {
-    /// Number of tokens of reasoning and queries.
+    /// Number of tokens of reasoning and queries, without tags.
     pub reasoning_tokens: usize,
 }
 

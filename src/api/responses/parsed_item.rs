@@ -126,6 +126,11 @@ impl ParsedItem {
         !matches!(self, ParsedItem::Unseen(_))
     }
 
+    /// Returns `true` if results before the item and results after it are not consecutive.
+    pub(super) fn ends_results(&self) -> bool {
+        matches!(self, ParsedItem::Message(_) | ParsedItem::Call { .. })
+    }
+
     /// Returns the size of the text that the model sees, in bytes.
     pub(in crate::api) fn seen_bytes(&self) -> usize {
         match self {

@@ -148,7 +148,8 @@ impl ResponseBuilder {
                 let ended = reason == EpisodeEnd::Stop;
                 let parts = self.calls.as_mut().map(|calls| calls.finish(ended)).unwrap_or_default();
                 self.answer_parts(parts);
-                let citations = citations.into_iter().map(Annotation::from).collect();
+                let output = &self.object.output;
+                let citations = citations.into_iter().map(|cited| Annotation::new(cited, output)).collect();
                 self.finish(reason, answer.is_some(), &usage, citations);
             }
             // A query is shown as a whole when its search starts.

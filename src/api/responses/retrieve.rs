@@ -86,9 +86,14 @@ pub(crate) async fn retrieve(
             caller.lifetime.end_by(Instant::now() + state.config.connection.send);
             match stored.take_events() {
                 Some(events) => Ok(stream::repeat(&state, &events, from)),
-                None if stored.is_background() => {
+                None if stored.is_running_elsewhere() => {
                     Err(no_stream("`stream`: the events of this response are with the process that generates it"))
                 }
+                // A background response that has ended has events, unless its process stopped before.
+                None if stored.is_background() => Err(no_stream(
+                    "`stream`: the server stopped before this response was finished, and its events are lost: retrieve \
+                     the response without `stream`",
+                )),
                 None => Err(unfit()),
             }
         }

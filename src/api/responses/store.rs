@@ -70,7 +70,8 @@ impl Responses {
     /// Returns the response `id`, if it belongs to the caller.
     pub(super) async fn get(&self, id: &str, caller: &Caller) -> Result<FoundResponse, ApiError> {
         let absent = || {
-            let reason = unknown_id::message("response", id, "`--kept-responses`, `--response-bytes`");
+            let unkept = "was created with `store: false`, is not finished, ";
+            let reason = unknown_id::message("response", id, unkept, "`--kept-responses`, `--response-bytes`");
             ApiError::new(Code::ResponseNotFound, reason)
         };
         // Running responses come first: a response that ends meanwhile is stored before it is unregistered.

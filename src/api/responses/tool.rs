@@ -131,8 +131,11 @@ impl RequestTools {
         named: Option<&str>,
         policy: &Policy,
     ) -> Result<AppState, ApiError> {
-        let chosen = state.of_request(caller, "rag.index", named.or(self.index.as_deref()), policy)?;
-        let own = self.index.as_deref().and_then(|own| state.named(caller, own));
+        let own = self.index.as_deref().and_then(|own| index_state(state, caller, own));
+        let chosen = match (named, &own) {
+            (None, Some(own)) => own.clone(),
+            _ => state.of_request(caller, "rag.index", named.or(self.index.as_deref()), policy)?,
+        };
         if own.is_some_and(|own| own.index_id() != chosen.index_id()) {
             let param = self.search_param("vector_store_ids");
             let message = format!("`{param}` and `rag.index` name different indexes: give one of them");
@@ -156,6 +159,12 @@ impl RequestTools {
     }
 }
 
+/// Returns the state with the index `name` in place of the default one. A vector store without documents is an index that
+/// finds nothing, as in OpenAI's interface: its files may still be waiting.
+fn index_state(state: &AppState, caller: &Caller, name: &str) -> Option<AppState> {
+    state.named(caller, name).or_else(|| state.empty_store(caller, name))
+}
+
 /// Validated search tool.
 struct SearchTool {
     /// Name of the index that the tool names. `None` if it names none.
@@ -170,7 +179,7 @@ fn check(state: &AppState, caller: &Caller, tool: FileSearchTool, at: &str) -> R
     let mut first: Option<AppState> = None;
     for (index, store) in stores.iter().enumerate() {
         let param = format!("{at}.vector_store_ids[{index}]");
-        let named = state.named(caller, store).ok_or_else(|| {
+        let named = index_state(state, caller, store).ok_or_else(|| {
             if state.refuses(caller, store) {
                 return indexes::forbidden(caller).with_param(&param);
             }

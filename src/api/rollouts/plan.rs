@@ -155,7 +155,7 @@ fn conversation(index: usize, asked: &RolloutQuestion) -> Result<Conversation, A
 }
 
 fn question(asked: RolloutQuestion) -> Question {
-    Question {
+    let question = Question {
         id: asked.id.unwrap_or_default(),
         question: asked.question,
         answers: asked.answers,
@@ -164,7 +164,8 @@ fn question(asked: RolloutQuestion) -> Question {
         kind: None,
         support: asked.support,
         without: asked.without,
-    }
+    };
+    question.with_distinct_support()
 }
 
 /// Returns `policy` as rollouts use it: without guided decoding, and with the time limit [`SECONDS`].
@@ -179,6 +180,13 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn a_supporting_passage_that_is_listed_twice_counts_once() {
+        let asked = serde_json::json!({"question": "q", "supporting": ["x", "x"], "support": ["X", "X"]});
+        let question = question(serde_json::from_value(asked).unwrap());
+        assert_eq!((question.supporting.len(), question.support.len()), (1, 1));
+    }
 
     #[test]
     fn the_number_of_trajectories_is_bounded() {

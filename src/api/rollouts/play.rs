@@ -9,7 +9,7 @@ use waymark_agent::metric::Cost;
 use waymark_agent::{Policy, Trajectory};
 use waymark_index::{Embed, EmbedError};
 use waymark_runtime::evaluate::Question;
-use waymark_training::reward::RewardScorer;
+use waymark_training::reward::{RewardChoice, RewardScorer};
 use waymark_training::rollout::{Rollout, RolloutJudge};
 use waymark_training::sample::SampleTask;
 
@@ -80,6 +80,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
         let waves = u32::try_from(built.len().div_ceil(concurrency)).unwrap_or(u32::MAX);
         caller.lifetime.end_by(Instant::now() + time * waves + state.config.connection.send);
     }
+    let cost = reward.as_ref().and_then(RewardChoice::cost).unwrap_or_default();
     let scorer = reward.map(|reward| Arc::new(RewardScorer::new(reward.reward(), embedder(state))));
     let player = Arc::new(Player {
         state: state.clone(),
@@ -88,6 +89,7 @@ pub(super) async fn start(state: &AppState, caller: &Caller, plan: RolloutPlan) 
         questions,
         group,
         rewarded: scorer.is_some(),
+        cost,
     });
     let played = stream::iter(built.into_iter().enumerate())
         .map(move |(place, episode)| {
@@ -110,6 +112,8 @@ struct Player {
     group: usize,
     /// If `true`, the trajectories will be rewarded.
     rewarded: bool,
+    /// Cost model of searches: that of the reward, or else the default.
+    cost: Cost,
 }
 
 impl Player {
@@ -170,7 +174,7 @@ impl Player {
     /// Returns the prices of searches, for the graph that is served now.
     fn cost(&self) -> Cost {
         let library = self.state.library.as_ref();
-        library.map_or_else(Cost::default, |library| Cost::default().over(library.live.current().manifest()))
+        library.map_or(self.cost, |library| self.cost.over(library.live.current().manifest()))
     }
 }
 

@@ -25,8 +25,9 @@ pub struct RolloutRequest {
     /// Nucleus sampling: keeps the most probable tokens whose probabilities add up to this value. Default 1.
     #[schema(minimum = 0, maximum = 1)]
     pub top_p: Option<f32>,
-    /// Number of most probable tokens to keep; 0 keeps all, the default.
-    pub top_k: Option<u32>,
+    /// Number of most probable tokens to keep; 0 and -1 keep all, the default.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
     /// Maximum number of completion tokens of a trajectory, forced ones included, within the policy's own limit.
     #[schema(minimum = 1)]
     pub max_tokens: Option<u32>,

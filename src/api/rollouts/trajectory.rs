@@ -105,7 +105,7 @@ pub struct RolloutScores {
     pub searches: usize,
     /// Number of searches that repeat the mode and the words of an earlier one.
     pub duplicates: usize,
-    /// Cost of the searches, in passage searches.
+    /// Cost of the searches, in passage searches, or by the cost model of the reward if it has one (`efficiency`).
     pub cost: f64,
     /// Number of searches with so much evidence that some was left out of the scores.
     pub cut_searches: usize,

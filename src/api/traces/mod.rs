@@ -130,7 +130,8 @@ async fn find(
     let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     // A trace of another key is reported as unknown, so its existence is not revealed.
     let found = state.traces.find(&id, caller).await?;
-    found.ok_or_else(|| absent(unknown_id::message("trace", &id, "`--trace-count`, `--trace-bytes`")))
+    let unkept = "is of a request with `store: false` or of an unfinished episode, ";
+    found.ok_or_else(|| absent(unknown_id::message("trace", &id, unkept, "`--trace-count`, `--trace-bytes`")))
 }
 
 /// Returns the trace with this ID, if it is in memory, belongs to the caller, and was not deleted by another server.

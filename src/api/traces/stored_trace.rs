@@ -257,7 +257,8 @@ fn map_bytes(fields: &Map<String, Value>) -> usize {
 }
 
 fn action_bytes(acted: &ActionRecord) -> usize {
-    size_of_val(acted) + action_text_bytes(&acted.action) + acted.summary.as_ref().map_or(0, String::len)
+    let summary = acted.summary.as_ref().map_or(0, String::len);
+    size_of_val(acted) + action_text_bytes(&acted.action) + acted.thought.len() + summary
 }
 
 fn action_text_bytes(action: &Action) -> usize {

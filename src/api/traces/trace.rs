@@ -173,6 +173,8 @@ pub struct TraceAction<'a> {
     /// Action with its fields; `type` is its name, for example `search`.
     #[schema(value_type = Object)]
     pub action: &'a Action,
+    /// Reasoning in the turn, without its tags. Empty if there is none.
+    pub thought: &'a str,
     /// Summary of the preceding evidence, in protocols whose policies summarize.
     #[schema(required)]
     pub summary: Option<&'a str>,
@@ -379,6 +381,7 @@ impl<'a> From<&'a ActionRecord> for TraceAction<'a> {
             turn: acted.turn,
             executed: acted.executed,
             action: &acted.action,
+            thought: &acted.thought,
             summary: acted.summary.as_deref(),
         }
     }

@@ -143,7 +143,7 @@ pub(crate) async fn create(
         files.push(file.validate(&state, &caller)?.in_batch(batch.clone()));
     }
     let stores = state.vector_stores()?;
-    stores.check_room(&caller)?;
+    stores.check_room(&caller).await?;
     let slot = stores.take_places(&caller, files.len())?;
     let record = BatchRecord { created_at: now(), cancelled: false };
     let creating = Arc::clone(&store);

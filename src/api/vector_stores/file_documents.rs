@@ -1,17 +1,18 @@
 //! Conversion of uploaded files to documents of an index.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use waymark_index::{Corpus, Document, IndexError, TokenCounter};
+use waymark_index::{Corpus, CorpusOptions, Document, IndexError, ReadLimits, TokenCounter};
 use waymark_runtime::embedding::TextEmbedder;
 
 use super::chunking::{self, ChunkSizes};
 use super::record::{AttachedFile, IndexingFault, chunk_id};
 use crate::api::library::shortened;
 
-/// Maximum size of the documents of a file, as a multiple of the limit of uploads.
+/// Maximum size of a file, decompressed, and of its documents, as a multiple of the limit of uploads.
 pub(super) const EXPANSION: u64 = 8;
 
 /// Documents of one file.
@@ -35,17 +36,20 @@ pub(super) struct DocumentReader {
     pub(super) embedder: Arc<dyn TextEmbedder>,
     /// Maximum size of all documents with their metadata, in bytes.
     pub(super) limit: u64,
+    /// Limits on the reading of the file.
+    pub(super) limits: ReadLimits,
 }
 
 impl DocumentReader {
     /// Reads the documents. Also returns the size of their texts.
     ///
     /// # Errors
-    /// If the file cannot be read, or its documents are larger than the limit.
+    /// If the file cannot be read within its limits, or its documents are larger than the limit.
     pub(super) fn read(self) -> Result<(Vec<Document>, u64), IndexingFault> {
         let counting = Arc::clone(&self.embedder);
         let tokens = TokenCounter::new(self.embedder.max_tokens(), move |text| counting.count_tokens(text));
-        let corpus = Corpus::open(&self.path, &chunking::options(self.sizes)).map_err(|error| unreadable(&error))?;
+        let options = CorpusOptions { limits: self.limits.clone(), ..chunking::options(self.sizes) };
+        let corpus = Corpus::open(&self.path, &options).map_err(|error| unreadable(&error))?;
         let mut documents = Vec::new();
         let mut bytes = 0;
         let mut total = 0;
@@ -92,6 +96,10 @@ fn unreadable(error: &IndexError) -> IndexingFault {
             fault("invalid_file", &format!("line {}: {message}", location.line))
         }
         IndexError::EmptyCorpus { .. } => fault("invalid_file", "the file holds no text"),
+        // Not an error of the disk: the caller ended the reading, and knows why.
+        IndexError::Io { source, .. } if source.kind() == ErrorKind::TimedOut => {
+            fault("server_error", "the file was not read to its end")
+        }
         IndexError::DuplicateId { id, .. } => fault("invalid_file", &format!("the ID {id:?} occurs twice")),
         error => {
             tracing::error!(%error, "cannot read an uploaded file");
@@ -120,23 +128,28 @@ mod tests {
         let line =
             |number: usize| json!({"id": number.to_string(), "text": "four", "note": "x".repeat(100)}).to_string();
         std::fs::write(&path, (0..10).map(line).collect::<Vec<_>>().join("\n")).unwrap();
+        let attributes: Map<String, Value> = [("kind".to_owned(), "y".repeat(200).into())].into_iter().collect();
         let read = |limit| {
             let reader = DocumentReader {
                 path: path.clone(),
                 id: "file-1".to_owned(),
                 filename: "a.jsonl".to_owned(),
-                attributes: Map::new(),
+                attributes: attributes.clone(),
                 sizes: None,
                 embedder: Arc::new(Embedding::Mock),
                 limit,
+                limits: ReadLimits { bytes: Some(limit), go_on: None },
             };
             reader.read()
         };
-        let (documents, bytes) = read(4000).unwrap();
+        let (documents, bytes) = read(5000).unwrap();
         assert_eq!((documents.len(), bytes), (10, 40));
         assert_eq!(documents[9].id, "file-1#10");
-        let refused = read(1000).unwrap_err();
+        let refused = read(2000).unwrap_err();
         assert_eq!(refused.code, "invalid_file");
-        assert!(refused.message.contains("more than 1000 bytes"), "{}", refused.message);
+        assert!(refused.message.contains("more than 2000 bytes of text and metadata"), "{}", refused.message);
+        let refused = read(1000).unwrap_err();
+        assert_eq!(refused.code, "unsupported_file");
+        assert!(refused.message.contains("more than 1000 bytes, decompressed"), "{}", refused.message);
     }
 }

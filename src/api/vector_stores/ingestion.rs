@@ -1,15 +1,15 @@
 //! Indexing of the files of vector stores.
 //!
 //! Files wait in the record of their store, so a killed server continues after its next start. Each request that
-//! adds files starts a task. One task at a time takes waiting files, up to a total size, and commits them together. If
-//! that fails, each file is tried alone.
+//! adds files starts a task. One task at a time takes waiting files, up to a total size, and commits them together; keys
+//! take turns. If that fails, each file is tried alone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use waymark_index::openie::Builtin;
-use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, build};
+use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, ReadLimits, build};
 
 use super::file_documents::{DocumentReader, EXPANSION, ReadFile, fault};
 use super::record::{AttachedFile, IndexingFault, IndexingStatus, chunk_id};
@@ -24,12 +24,22 @@ use crate::api::files::registry::unwritable;
 use crate::api::indexes::OtherIndex;
 use crate::api::library::shortened;
 use crate::api::state::AppState;
+use crate::store::Owner;
 
 /// Size of texts from which on no more files are indexed together, in bytes.
 const TOGETHER_BYTES: u64 = 16 << 20;
 
 /// Maximum number of files that are indexed together.
 const TOGETHER: usize = 64;
+
+/// Time from which on no more files are read to be indexed together. Other keys wait for their turn.
+const TOGETHER_TIME: Duration = Duration::from_secs(60);
+
+/// Maximum time for reading a file and splitting its texts.
+const LONGEST_READING: Duration = Duration::from_secs(600);
+
+/// Time after the end of [`LONGEST_READING`] in which a reading notices it.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Number of attempts to index a file that may end with their process. Such a file may take more memory than there is,
 /// and would end every further process.
@@ -42,6 +52,9 @@ const FATAL: &str = "the server ended three times while it indexed the file, whi
 /// Message for a file whose texts are more than its key may take of the room for texts.
 const OVER_SHARE: &str = "the texts of the file exceed this key's share of the server's room for texts: delete others";
 
+/// Message for a file that takes longer to read than [`LONGEST_READING`].
+const TOO_SLOW: &str = "the file takes more than 10 minutes to read: split it";
+
 /// Pause before a retry of files whose records could not be written.
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
@@ -51,6 +64,20 @@ struct ChunkRange {
     from: u64,
     /// Number of chunks of the file by its record.
     recorded: u64,
+}
+
+/// Reason why a file was not read.
+enum ReadFault {
+    /// The file cannot be indexed.
+    Failed(IndexingFault),
+    /// The file or its store is being removed, or the server ends. The file is not marked as failed.
+    Interrupted,
+}
+
+impl From<IndexingFault> for ReadFault {
+    fn from(fault: IndexingFault) -> ReadFault {
+        ReadFault::Failed(fault)
+    }
 }
 
 /// Files that one request has added to a store.
@@ -112,13 +139,14 @@ async fn pause(state: &AppState, store: &VectorStore) -> bool {
 async fn index_waiting(state: &AppState, store: &Arc<VectorStore>, added: Option<&AddedFiles>) -> Result<(), ApiError> {
     let stores = state.vector_stores()?;
     // Taken before the turn of the store, because removals of files wait for the turn and must not wait for other
-    // stores. The semaphore is never closed.
-    let _place = stores.indexing.acquire().await;
+    // stores.
+    let _place = stores.indexing_turn(store.owner).await?;
     let _turn = store.turn.lock().await;
     if !has_work(state, store, added) {
         return Ok(());
     }
     let _indexing = scopeguard::guard(Arc::clone(store), |store| store.end_indexing());
+    let started = Instant::now();
     let mut read: Vec<ReadFile> = Vec::new();
     let mut total = 0;
     for (id, seen) in store.waiting().into_iter().take(TOGETHER) {
@@ -138,9 +166,12 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>, added: Option
                 total += bytes;
                 read.push(ReadFile { id, attached, documents, bytes });
             }
-            Err(fault) => finish(store, &id, &attached, failed(&attached, fault)).await?,
+            Err(ReadFault::Failed(fault)) => finish(store, &id, &attached, failed(&attached, fault)).await?,
+            // The removal of the file waits for the turn.
+            Err(ReadFault::Interrupted) => break,
         }
-        if is_suspect || total >= TOGETHER_BYTES || is_draining(state) {
+        let is_enough = total >= TOGETHER_BYTES || started.elapsed() >= TOGETHER_TIME;
+        if is_suspect || is_enough || is_draining(state) {
             break;
         }
     }
@@ -159,14 +190,26 @@ async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Resul
 async fn read_file(
     state: &AppState,
     stores: &Arc<VectorStores>,
-    store: &VectorStore,
+    store: &Arc<VectorStore>,
     id: &str,
     attached: &AttachedFile,
     pending: u64,
-) -> Result<(Vec<Document>, u64), IndexingFault> {
+) -> Result<(Vec<Document>, u64), ReadFault> {
     let Some(record) = stores.files.get(store.owner, id) else {
-        return Err(fault("invalid_file", "the file was deleted"));
+        return Err(fault("invalid_file", "the file was deleted").into());
     };
+    let until = Instant::now() + LONGEST_READING;
+    let is_wanted = {
+        let store = Arc::clone(store);
+        let id = id.to_owned();
+        let drain = state.drain.clone();
+        move || store.keeps_file(&id) && drain.phase() < DrainPhase::Expired
+    };
+    let goes_on = {
+        let is_wanted = is_wanted.clone();
+        move || is_wanted() && Instant::now() < until
+    };
+    let limit = stores.limits.file.saturating_mul(EXPANSION);
     let reader = DocumentReader {
         path: stores.files.content(id, &record),
         id: id.to_owned(),
@@ -174,22 +217,42 @@ async fn read_file(
         attributes: attached.attributes.clone(),
         sizes: attached.sizes,
         embedder: stores.opener.embedder(),
-        limit: stores.limits.file.saturating_mul(EXPANSION),
+        limit,
+        limits: ReadLimits { bytes: Some(limit), go_on: Some(Arc::new(goes_on)) },
     };
-    // A panic of a parser ends in the outer error, and must not keep the other files from being indexed.
-    let read = run_blocking(move || Ok(reader.read())).await;
-    let (documents, bytes) = read.unwrap_or_else(|_| Err(fault("server_error", "the file cannot be read")))?;
-    let added = pending.saturating_add(bytes);
-    let used = stores.usage_bytes().saturating_sub(attached.bytes).saturating_add(added);
+    let read = stores.readings.run(store.owner, LONGEST_READING + GRACE, move || reader.read()).await;
+    if !is_wanted() {
+        return Err(ReadFault::Interrupted);
+    }
+    // The error of a reading that was ended says nothing about the file.
+    let (documents, bytes) =
+        read.map_err(|own| if Instant::now() < until { own } else { fault("invalid_file", TOO_SLOW) })?;
+    check_room(state, stores, store.owner, attached, pending, bytes).await?;
+    Ok((documents, bytes))
+}
+
+/// Checks that a file with texts of `bytes` may be indexed after `pending` bytes of other files.
+async fn check_room(
+    state: &AppState,
+    stores: &Arc<VectorStores>,
+    owner: Owner,
+    attached: &AttachedFile,
+    pending: u64,
+    bytes: u64,
+) -> Result<(), IndexingFault> {
+    let measured = Arc::clone(stores);
+    let usage = run_blocking(move || Ok((measured.usage_bytes(), measured.usage_bytes_of(owner)))).await;
+    let (used, own) = usage.map_err(|_| fault("server_error", "the file cannot be indexed"))?;
+    let with_file = |held: u64| held.saturating_sub(attached.bytes).saturating_add(pending).saturating_add(bytes);
+    let used = with_file(used);
     if used > stores.limits.storage {
         return Err(fault("server_error", "the server has no room for the texts of the file"));
     }
     // The request was checked without the files that waited then. A file that does not grow takes nothing from others.
-    let own = stores.usage_bytes_of(store.owner).saturating_sub(attached.bytes).saturating_add(added);
-    if state.keys.several() && bytes > attached.bytes && own > stores.limits.storage - used {
+    if state.keys.several() && bytes > attached.bytes && with_file(own) > stores.limits.storage - used {
         return Err(fault("server_error", OVER_SHARE));
     }
-    Ok((documents, bytes))
+    Ok(())
 }
 
 /// Commits the documents of files together or, if that fails, each file alone.
@@ -324,12 +387,19 @@ async fn indexed_chunks(index: &Arc<OtherIndex>, ranges: Vec<ChunkRange>) -> Res
 /// Removes a file from the index of a store, and from its list. Returns `false` if the store does not have it. Callers
 /// run it to its end, because a file whose removal is dropped halfway may stay in the list without its chunks.
 pub(super) async fn remove(state: &AppState, store: &Arc<VectorStore>, id: &str) -> Result<bool, ApiError> {
+    // Before the turn, because this ends a reading of the file, which holds the turn. Before the commit, so the next
+    // start finishes a removal that the end of the process interrupts.
+    if mark_removal(store, id, true).await?.is_none() {
+        return Ok(false);
+    }
     let _turn = store.turn.lock().await;
-    // Before the commit, so the next start finishes a removal that the end of the process interrupts.
+    // Again, because another removal may have failed meanwhile.
     let Some(file) = mark_removal(store, id, true).await? else { return Ok(false) };
     if let Err(error) = remove_chunks(state, store, id, file.chunks).await {
         // If this cannot be written, the next start removes the file.
         let _ = mark_removal(store, id, false).await;
+        // The file did not wait for its turn while it was marked.
+        start(state, Arc::clone(store), None);
         return Err(error);
     }
     let store = Arc::clone(store);

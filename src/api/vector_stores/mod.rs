@@ -7,14 +7,19 @@
 //! | `store_files`, `file_batches` | the routes of the files of a vector store |
 //! | `object`, `chunking` | wire types |
 //! | `registry`, `store`, `record` | vector stores on disk |
-//! | `file_documents` | files into documents |
+//! | `own_documents` | documents besides the files |
+//! | `file_documents`, `readings` | files into documents, and the threads that read them |
+//! | `empty_search` | searches of a vector store without documents |
 //! | `ingestion` | documents into the index |
 
 pub mod chunking;
+mod empty_search;
 pub mod file_batches;
 mod file_documents;
 mod ingestion;
 pub mod object;
+mod own_documents;
+mod readings;
 pub mod record;
 mod registry;
 pub mod search;
@@ -47,6 +52,8 @@ use super::state::{AppState, now};
 
 pub use registry::{IndexParts, OpenIndex, VectorStores};
 
+pub(super) use empty_search::EmptySearch;
+pub(super) use own_documents::DocumentRoom;
 pub(super) use store::discard;
 
 /// Maximum number of files that a vector store begins with.
@@ -127,7 +134,7 @@ pub(crate) async fn create(
     }
     // Checked before the vector store is created, so a refusal leaves none behind.
     if !file_ids.is_empty() {
-        stores.check_room(&caller)?;
+        stores.check_room(&caller).await?;
     }
     let mut adding = Vec::with_capacity(file_ids.len());
     for file_id in file_ids {
@@ -172,7 +179,8 @@ pub(crate) async fn list(
     let fixed = state.fixed_indexes().into_iter().filter_map(|name| fixed(&state, &caller, &name));
     let mut all: Vec<VectorStoreObject> = fixed.collect();
     let own = state.vector_stores.as_deref().map(|stores| stores.of(caller.owner)).unwrap_or_default();
-    all.extend(own.iter().map(|store| VectorStoreObject::new(store)));
+    let describe = move || Ok(own.iter().map(|store| VectorStoreObject::new(store)).collect::<Vec<_>>());
+    all.extend(run_blocking(describe).await?);
     Page::of(all.into_iter().map(|store| (store.id.clone(), store)).collect(), &query).map(axum::Json)
 }
 
@@ -193,7 +201,7 @@ pub(crate) async fn retrieve(
         return Ok(axum::Json(fixed));
     }
     let store = own(&state, &caller, &id).ok_or_else(|| absent(&state, &caller, &id))?;
-    Ok(axum::Json(VectorStoreObject::new(&store)))
+    run_blocking(move || Ok(axum::Json(VectorStoreObject::new(&store)))).await
 }
 
 /// Changes the name or the metadata of a vector store.
@@ -215,16 +223,15 @@ pub(crate) async fn update(
     check_text("name", request.name.as_deref())?;
     check_metadata(request.metadata.as_ref())?;
     let VectorStoreUpdate { name, metadata } = request;
-    let updated = Arc::clone(&store);
-    let update = move || {
+    run_blocking(move || {
         let change = |record: &mut StoreRecord| {
             record.name = name.or(record.name.take());
             record.metadata = metadata.unwrap_or_else(|| std::mem::take(&mut record.metadata));
         };
-        updated.update(change).map(drop).map_err(unwritable)
-    };
-    run_blocking(update).await?;
-    Ok(axum::Json(VectorStoreObject::new(&store)))
+        store.update(change).map_err(unwritable)?;
+        Ok(axum::Json(VectorStoreObject::new(&store)))
+    })
+    .await
 }
 
 /// Deletes a vector store. Its files stay under `/v1/files`, and searches that run finish.

@@ -26,7 +26,8 @@ pub struct VectorStoreObject {
     /// Description; may be null.
     #[schema(required)]
     pub description: Option<String>,
-    /// Size of the texts in the index, in bytes. For an index that the server was started with, the size of its files.
+    /// Size of the texts in the index, in bytes, with their metadata if documents were added besides the files. For an
+    /// index that the server was started with, the size of its files.
     pub usage_bytes: u64,
     /// Numbers of files by status. An index that the server was started with has none.
     pub file_counts: FileCounts,
@@ -86,15 +87,13 @@ pub struct VectorStoreFileObject {
 }
 
 impl VectorStoreObject {
-    /// Describes a store that a client created.
+    /// Describes a store that a client created. May read its index.
     pub(super) fn new(store: &VectorStore) -> VectorStoreObject {
         let StoreRecord { created_at, name, description, metadata, .. } = store.record();
         let mut counts = FileCounts::default();
-        let mut usage_bytes = 0;
         let mut last_active_at = created_at;
         for (_, file) in store.files() {
             counts.add(file.status);
-            usage_bytes += file.bytes;
             last_active_at = last_active_at.max(file.created_at);
         }
         VectorStoreObject {
@@ -103,7 +102,7 @@ impl VectorStoreObject {
             created_at,
             name,
             description,
-            usage_bytes,
+            usage_bytes: store.text_bytes(),
             file_counts: counts,
             status: if counts.in_progress > 0 { IndexingStatus::InProgress } else { IndexingStatus::Completed },
             expires_after: None,

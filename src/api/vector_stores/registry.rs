@@ -3,23 +3,26 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::{Context, ensure};
-use tokio::sync::Semaphore;
-use waymark_agent::Search;
+use waymark_agent::{FairPermit, FairSemaphore, Search};
 use waymark_runtime::embedding::TextEmbedder;
 
 use super::ingestion;
+use super::own_documents::DocumentRoom;
+use super::readings::FileReadings;
 use super::record::StoreRecord;
 use super::store::{UNFINISHED, VectorStore};
 use crate::api::auth::Caller;
+use crate::api::blocking::run_blocking;
 use crate::api::error::ApiError;
 use crate::api::fair_slots::{FairSlot, FairSlots};
 use crate::api::files::registry::{UploadedFiles, may_store, unwritable, with_remedy};
 use crate::api::library::Library;
 use crate::api::state::AppState;
 use crate::config::FileLimits;
+use crate::keys::KeyOwner;
 use crate::store::Owner;
 
 /// Maximum number of vector stores of all keys together. Each open index has threads and mapped files of its own.
@@ -27,6 +30,9 @@ const MAX_STORES: usize = 256;
 
 /// Maximum number of files that wait to be indexed.
 const MAX_WAITING: usize = 1024;
+
+/// Name of the room for texts, for error messages.
+const TEXTS: &str = "KiB of texts in vector stores";
 
 /// Name of the lock file.
 const LOCK: &str = ".lock";
@@ -60,8 +66,11 @@ pub struct VectorStores {
     pub(super) opener: Arc<dyn OpenIndex>,
     /// Places for files that wait to be indexed.
     waiting: FairSlots,
-    /// Place for the one store whose files are being indexed.
-    pub(super) indexing: Semaphore,
+    /// Place for the one store whose files are being indexed. Owners take it in turn.
+    indexing: Arc<FairSemaphore>,
+    pub(super) readings: FileReadings,
+    /// Held while room for texts is checked and taken.
+    taking_room: Mutex<()>,
     folder: PathBuf,
     stores: RwLock<BTreeMap<String, Arc<VectorStore>>>,
     /// Held as long as the folder is in use.
@@ -93,8 +102,19 @@ impl VectorStores {
         }
         let waiting = FairSlots::new(MAX_WAITING, "files that wait to be indexed");
         let stores = RwLock::new(stores);
-        let indexing = Semaphore::new(1);
-        Ok(VectorStores { files, limits, opener, waiting, indexing, folder: stores_folder, stores, _lock: lock })
+        Ok(VectorStores {
+            files,
+            limits,
+            opener,
+            waiting,
+            // Each task that waits has a place for its files or belongs to a store, and both are bounded.
+            indexing: FairSemaphore::new(1, usize::MAX),
+            readings: FileReadings::default(),
+            taking_room: Mutex::default(),
+            folder: stores_folder,
+            stores,
+            _lock: lock,
+        })
     }
 
     /// Opens the indexes of all stores, and continues with the files that wait to be indexed.
@@ -141,12 +161,21 @@ impl VectorStores {
         stores.get(id).filter(|store| store.owner == owner).cloned()
     }
 
-    /// Returns the size of the texts in the indexes of all stores, in bytes.
+    /// Waits for the turn of `owner` to index files, which lasts until the permit is dropped.
+    ///
+    /// # Errors
+    /// Never in practice.
+    pub(super) async fn indexing_turn(&self, owner: Owner) -> Result<FairPermit, ApiError> {
+        let turn = self.indexing.wait(owner.map_or(0, KeyOwner::tenant)).ok_or_else(ApiError::bug)?;
+        turn.await.map_err(|_| ApiError::bug())
+    }
+
+    /// Returns the size of the texts in the indexes of all stores, in bytes. May read the indexes.
     pub(super) fn usage_bytes(&self) -> u64 {
         self.all().iter().map(|store| store.usage_bytes()).sum()
     }
 
-    /// Returns the size of the texts in the indexes of the stores of `owner`, in bytes.
+    /// Returns the size of the texts in the indexes of the stores of `owner`, in bytes. May read the indexes.
     pub(super) fn usage_bytes_of(&self, owner: Owner) -> u64 {
         self.of(owner).iter().map(|store| store.usage_bytes()).sum()
     }
@@ -155,9 +184,29 @@ impl VectorStores {
     ///
     /// # Errors
     /// 429 if the caller's key already holds its share, 503 if there is no room.
-    pub(super) fn check_room(&self, caller: &Caller) -> Result<(), ApiError> {
-        let own = self.usage_bytes_of(caller.owner);
-        may_store(caller, own, self.usage_bytes(), self.limits.storage, "KiB of texts in vector stores")
+    pub(super) async fn check_room(self: &Arc<Self>, caller: &Caller) -> Result<(), ApiError> {
+        let stores = Arc::clone(self);
+        let caller = caller.clone();
+        run_blocking(move || stores.may_add(&caller, 0)).await
+    }
+
+    /// Takes room for documents of `bytes` that `caller` adds to the index of its store `id`. `None` if there is no such
+    /// store. May read the indexes.
+    ///
+    /// # Errors
+    /// 429 if the caller's key would hold more than its share, 503 if there is no room.
+    pub(crate) fn take_room(&self, caller: &Caller, id: &str, bytes: u64) -> Result<Option<DocumentRoom>, ApiError> {
+        let Some(store) = self.get(caller.owner, id) else { return Ok(None) };
+        // Documents that are added at the same time could take the same room.
+        let _taking = self.taking_room.lock().unwrap_or_else(PoisonError::into_inner);
+        self.may_add(caller, bytes)?;
+        Ok(Some(store.documents.take_room(bytes)))
+    }
+
+    /// Checks that `caller` may add texts of `bytes` to its stores.
+    fn may_add(&self, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
+        let own = self.usage_bytes_of(caller.owner).saturating_add(bytes);
+        may_store(caller, own, self.usage_bytes().saturating_add(bytes), self.limits.storage, TEXTS)
     }
 
     /// Takes places for the files of one request, which wait to be indexed.

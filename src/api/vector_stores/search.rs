@@ -140,7 +140,7 @@ pub(crate) async fn search(
     for text in &texts {
         // The lists together take no more memory than the answer may.
         let query = search.query(text.as_str()).bytes(limit / texts.len());
-        let found = state.search(caller.salt, query).await?;
+        let found = state.search(&caller, query).await?;
         left_out += found.left_out;
         lists.push(found.hits);
     }

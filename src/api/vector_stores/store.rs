@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 use waymark_runtime::durable_file;
 
+use super::own_documents::OwnDocuments;
 use super::record::{AttachedFile, BatchRecord, IndexingStatus, StoreRecord};
 use crate::api::indexes::OtherIndex;
 use crate::api::json_file;
@@ -48,6 +49,8 @@ pub(crate) struct VectorStore {
     saving: Mutex<()>,
     /// Index of the files. `None` as long as the store has no document.
     index: RwLock<Option<Arc<OtherIndex>>>,
+    /// Documents that are no chunks of files.
+    pub(super) documents: OwnDocuments,
     /// Held while files are added to the index or removed from it.
     pub(super) turn: tokio::sync::Mutex<()>,
     /// If `true`, a task waits to index the files again.
@@ -102,6 +105,7 @@ impl VectorStore {
             indexing: Mutex::default(),
             saving: Mutex::default(),
             index: RwLock::default(),
+            documents: OwnDocuments::default(),
             turn: tokio::sync::Mutex::default(),
             is_pausing: AtomicBool::new(false),
             is_deleted: AtomicBool::new(false),
@@ -141,17 +145,34 @@ impl VectorStore {
         self.lock_files().get(id).cloned()
     }
 
-    /// Returns the size of the texts in the index, in bytes.
-    pub(super) fn usage_bytes(&self) -> u64 {
-        self.lock_files().values().map(|file| file.bytes).sum()
+    /// Returns the size of the texts in the index, in bytes. If clients have added documents besides the files, the
+    /// metadata of all documents count as well. May read the index.
+    pub(super) fn text_bytes(&self) -> u64 {
+        let sum = |(bytes, chunks): (u64, u64), file: &AttachedFile| (bytes + file.bytes, chunks + file.chunks);
+        let (bytes, chunks) = self.lock_files().values().fold((0, 0), sum);
+        let documents = self.index().map_or(0, |index| self.documents.measure(&index.live().current(), chunks));
+        documents.max(bytes)
     }
 
-    /// Returns the files that wait to be indexed, oldest first. A deleted store has none.
+    /// Returns the room that the texts of the store take: those in the index, and documents that wait for their commit.
+    /// May read the index.
+    pub(super) fn usage_bytes(&self) -> u64 {
+        self.text_bytes() + self.documents.pending()
+    }
+
+    /// Returns the files that wait to be indexed, oldest first, without those that are being removed. A deleted store has
+    /// none.
     pub(super) fn waiting(&self) -> Vec<(String, AttachedFile)> {
         if self.is_deleted.load(Ordering::SeqCst) {
             return Vec::new();
         }
-        self.files_where(|file| file.status == IndexingStatus::InProgress)
+        self.files_where(|file| file.status == IndexingStatus::InProgress && !file.removing)
+    }
+
+    /// Returns `true` if the store has the file `id`, and neither the file nor the store is being removed.
+    pub(super) fn keeps_file(&self, id: &str) -> bool {
+        let is_kept = |file: &AttachedFile| !file.removing;
+        !self.is_deleted.load(Ordering::SeqCst) && self.lock_files().get(id).is_some_and(is_kept)
     }
 
     fn files_where(&self, wanted: impl Fn(&AttachedFile) -> bool) -> Vec<(String, AttachedFile)> {

@@ -180,7 +180,7 @@ pub(crate) async fn create(
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let store = changeable(&state, &caller, &super::known(id)?)?;
     let file = request.validate(&state, &caller)?;
-    state.vector_stores()?.check_room(&caller)?;
+    state.vector_stores()?.check_room(&caller).await?;
     let id = file.id.clone();
     add(&state, &store, &caller, file).await?;
     described(&state, &store, &id).map(axum::Json)

@@ -113,20 +113,32 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
     Ok((serve::bind(&config, loaded).await?, model))
 }
 
-/// Returns the index of the demo corpus; builds it if it is missing or does not fit the embedder.
+/// Returns the index of the demo corpus; builds it if it is missing, does not fit the embedder, or was changed in an
+/// earlier demo.
 fn index(config: &ServeConfig, embedder: &Arc<Embedding>) -> anyhow::Result<PathBuf> {
     let dir = cache::folder(config.model.cache.clone())?.join("demo.index");
     // The name carries a checksum of what is in the index, so a program with another corpus builds another one.
     let contents = blake3::Hasher::new().update(CORPUS.as_bytes()).update(TRIPLES.as_bytes()).finalize();
     let name = format!("demo-{}", &contents.to_hex()[..12]);
-    if Index::open(&dir, Arc::clone(embedder) as _).is_ok_and(|index| index.manifest().corpus == name) {
+    let documents = documents().context("cannot parse the corpus of the demo")?;
+    let fits = |index: Index| index.manifest().corpus == name && holds_only(&index, &documents);
+    if Index::open(&dir, Arc::clone(embedder) as _).is_ok_and(fits) {
         return Ok(dir);
     }
-    let corpus = Corpus::from_documents(&name, documents().context("cannot parse the corpus of the demo")?);
+    let corpus = Corpus::from_documents(&name, documents);
     let bars = BuildBars::default();
     build(corpus, embedder.as_ref(), &dir, &BuildOptions { replace: true, ..BuildOptions::default() }, &bars)?;
     bars.clear();
     Ok(dir)
+}
+
+/// Returns `true` if `documents` are the passages of the index.
+fn holds_only(index: &Index, documents: &[Document]) -> bool {
+    let is_stored = |document: &Document| {
+        let stored = index.passage(&document.id).ok().flatten();
+        stored.is_some_and(|stored| stored.title == document.title && stored.text == document.text)
+    };
+    index.manifest().passages == documents.len() as u64 && documents.iter().all(is_stored)
 }
 
 /// Parses the documents of the demo with their triples.
@@ -146,7 +158,32 @@ fn documents() -> serde_json::Result<Vec<Document>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use waymark_index::{Changes, CommitOptions, commit};
+
     use super::*;
+
+    #[test]
+    fn changes_of_the_documents_end_with_a_demo() {
+        #[derive(clap::Parser)]
+        struct DemoCli {
+            #[command(flatten)]
+            args: Args,
+        }
+        let cache = tempfile::tempdir().unwrap();
+        let flags = ["demo", "--mock", "--embedder", "mock", "--cache", cache.path().to_str().unwrap()];
+        let config = <DemoCli as clap::Parser>::parse_from(flags).args.serve.resolve().unwrap();
+        let embedder = assembly::configured_embedder(&config).unwrap();
+        let open = || Index::open(&index(&config, &embedder).unwrap(), Arc::clone(&embedder) as _).unwrap();
+        let first = open().manifest().snapshot;
+        assert_eq!(open().manifest().snapshot, first, "built again without a change");
+        let documents = documents().unwrap();
+        let other = Document { text: "Another text.".to_owned(), ..documents[0].clone() };
+        for changes in [Changes::delete([documents[0].id.clone()]), Changes::upsert([other])] {
+            let dir = cache.path().join("demo.index");
+            commit(&dir, embedder.as_ref(), changes, &CommitOptions::default(), &()).unwrap();
+            assert!(holds_only(&open(), &documents));
+        }
+    }
 
     #[test]
     fn every_passage_of_the_demo_states_something() {

@@ -78,7 +78,7 @@ impl Args {
         match self.serve.resolve() {
             Ok(config) => {
                 checks.push(machine::gpu(config.model.device));
-                checks.push(machine::memory(config.model.kv_bytes));
+                checks.push(machine::memory(&config));
                 checks.push(machine::open_files(config.http.connection.max_open));
                 checks.extend(service::checks(&config));
             }

@@ -95,7 +95,9 @@ async fn what_is_not_stored_is_not_there() {
     let server = TestServer::new(says("hi")).await;
     let (status, response) = create(&server, &ask(json!({"store": false}))).await;
     assert_eq!((status, &response["store"]), (200, &json!(false)));
-    assert_eq!(fetch(&server, &response["id"], "").await.0, 404);
+    let (status, absent) = fetch(&server, &response["id"], "").await;
+    let message = absent["error"]["message"].as_str().unwrap();
+    assert!(status == 404 && message.contains("it was created with `store: false`"), "{message}");
     assert_eq!(trace(&server, &response).await, 404);
 }
 

@@ -117,6 +117,10 @@ async fn results_are_answered_with_the_previous_response_and_without() {
         assert_eq!((status, answer(&stateless)), (200, "Bonn is warmer."), "{stateless}");
         assert_eq!(stateless["usage"]["input_tokens"], next["usage"]["input_tokens"], "the prompts are the same");
     }
+    // The second result alone would be shown in the place of the first.
+    let body = with(json!({"previous_response_id": first["id"], "input": [jena]}));
+    let (status, refused) = create(&server, &body).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("input")), "{refused}");
     // One result now, and the other one in a request after it.
     let body = with(json!({"previous_response_id": first["id"], "input": [bonn]}));
     let (_, half) = create(&server, &body).await;
