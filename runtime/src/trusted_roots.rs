@@ -117,8 +117,8 @@ impl TrustedRoots {
         TlsConfig::builder().root_certs(roots).build()
     }
 
-    /// Returns a client that trusts these roots. Requests fail after `timeout`; error statuses and redirects are
-    /// returned as responses.
+    /// Returns a client that trusts these roots and uses no proxy. Requests fail after `timeout`; error statuses and
+    /// redirects are returned as responses.
     pub fn agent(&self, timeout: Duration) -> Agent {
         let config = Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -126,6 +126,8 @@ impl TrustedRoots {
             // A redirect could send a key or a token to another host.
             .max_redirects(0)
             .max_redirects_will_error(false)
+            // A proxy from the environment would see every text, and does not lead back to this machine.
+            .proxy(None)
             .tls_config(self.ureq_config())
             .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
         config.build().new_agent()

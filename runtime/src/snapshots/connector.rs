@@ -39,6 +39,8 @@ impl HttpConnector for UreqConnector {
             .timeout_global(Some(REQUEST))
             // The signature covers the host, so that no redirect to another host can succeed.
             .max_redirects(0)
+            // Without this, the client takes a proxy from the environment.
+            .proxy(None)
             .user_agent(concat!("waymark/", env!("CARGO_PKG_VERSION")));
         Ok(HttpClient::new(UreqService { agent: Arc::new(config.build().into()) }))
     }

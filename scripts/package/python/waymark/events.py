@@ -38,9 +38,11 @@ class Passage(TypedDict):
 class Hit(TypedDict):
     """Passage that a search found, and how."""
 
-    passage: Passage
+    rank: int
     score: float
-    path: NotRequired[dict[str, Any]]
+    passage: Passage
+    metadata: NotRequired[dict[str, Any]]
+    path: dict[str, Any]
 
 
 class Token(TypedDict):
