@@ -57,10 +57,11 @@ pub(super) fn read<'d>(
     Ok(shown.text)
 }
 
-/// Returns the content of a page: its streams, decompressed and joined by line breaks.
+/// Returns the content of a page: its streams, decompressed and joined by line breaks. The library's own function ends at
+/// no limit but the length.
 ///
 /// # Errors
-/// As [`read`]. The library's own function ends at no limit but the length.
+/// Those of [`read`].
 fn content(document: &Document, page: ObjectId, budget: &mut usize, limits: &ReadLimits) -> Result<Vec<u8>, String> {
     let too_long = || "its content is too long".to_owned();
     let mut content = Vec::new();

@@ -27,7 +27,7 @@ impl FileReadings {
     /// Runs `read` for `owner` on a blocking thread, and waits for its end for up to `patience`.
     ///
     /// # Errors
-    /// Those of `read`, and a fault if it panics, does not end in time, or an earlier one of the owner has not ended.
+    /// Errors of `read`, and a fault if it panics, does not end in time, or an earlier one of the owner has not ended.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         owner: Owner,
