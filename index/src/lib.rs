@@ -54,6 +54,7 @@ mod openapi;
 pub mod openie;
 mod options;
 pub mod pagerank;
+mod partition_point;
 mod pending;
 mod prepare;
 mod progress;
@@ -67,6 +68,7 @@ mod scrub;
 mod search;
 mod search_options;
 mod snapshot;
+mod split_mix;
 mod store;
 mod triple;
 

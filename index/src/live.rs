@@ -426,13 +426,9 @@ impl Stamp {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::corpus::fake::document;
     use crate::embed::fake::HashEmbed;
-    use crate::{BuildOptions, Corpus, Document, build, commit};
-
-    fn document(id: &str) -> Document {
-        let text = format!("the text of {id}");
-        Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
-    }
+    use crate::{BuildOptions, Corpus, build, commit};
 
     #[test]
     fn a_commit_does_not_replace_a_snapshot_that_contains_it() {

@@ -358,15 +358,11 @@ fn written() -> u64 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::corpus::fake::document;
     use crate::embed::fake::HashEmbed;
     use crate::folder::names;
     use crate::layout::MERGE;
-    use crate::{BuildOptions, Changes, Corpus, Document, build};
-
-    fn document(id: &str) -> Document {
-        let text = format!("the text of {id}");
-        Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
-    }
+    use crate::{BuildOptions, Changes, Corpus, build};
 
     #[test]
     fn a_merge_that_waits_for_another_process_delays_no_commit_and_writes_nothing() {

@@ -132,13 +132,9 @@ fn check(dir: &Path, manifest: &Manifest, bytes_per_second: u64) -> Result<(), I
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::corpus::fake::document;
     use crate::embed::fake::HashEmbed;
-    use crate::{BuildOptions, Changes, CommitOptions, Corpus, Document, OpenOptions, build, commit, restore_snapshot};
-
-    fn document(id: &str) -> Document {
-        let text = format!("the text of {id}");
-        Document { id: id.to_owned(), title: String::new(), text, triples: None, metadata: None }
-    }
+    use crate::{BuildOptions, Changes, CommitOptions, Corpus, OpenOptions, build, commit, restore_snapshot};
 
     fn write(dir: &Path, options: &BuildOptions) {
         let corpus = Corpus::from_documents("test", vec![document("a"), document("b")]);

@@ -331,6 +331,8 @@ fn name_of(path: &Path) -> String {
 }
 
 #[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
 mod own_docs;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
+use crate::split_mix::{STEP, finalize};
+
 /// Minimum ratio of the sizes of a layer and the next newer one.
 const RATIO: usize = 4;
 
@@ -83,10 +85,7 @@ impl Hasher for NumberHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        let sum = (self.0.rotate_left(5) ^ number).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let sum = (sum ^ (sum >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let sum = (sum ^ (sum >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.0 = sum ^ (sum >> 31);
+        self.0 = finalize((self.0.rotate_left(5) ^ number).wrapping_add(STEP));
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{GraphNode, NodeKind};
 use crate::graph::Graph;
 use crate::graph::phrase::normalize;
+use crate::partition_point::partition_point;
 
 /// Maximum number of phrases of the base snapshot that one lookup reads.
 const PHRASES_READ: u32 = 250_000;
@@ -47,7 +48,7 @@ impl Graph {
         }
         let inside = format!(" {wanted}");
         let count = u32::try_from(self.base_phrase_vectors().count()).unwrap_or(u32::MAX);
-        let first = self.first_phrase_from(&wanted, count);
+        let first = partition_point(count, |phrase| self.phrase(phrase) < wanted.as_str());
         let mut matches = Vec::new();
         // Phrases are sorted, so all that begin with the text follow each other; they are read before any other.
         let prefixed = (first..count).take_while(|&phrase| self.phrase(phrase).starts_with(&wanted));
@@ -80,21 +81,6 @@ impl Graph {
         });
         matches.truncate(limit);
         PhraseLookup { matches, complete: count <= PHRASES_READ }
-    }
-
-    /// Returns the number of the first phrase that is not before `text`.
-    fn first_phrase_from(&self, text: &str, count: u32) -> u32 {
-        let mut low = 0;
-        let mut high = count;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.phrase(middle) < text {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
     }
 
     fn phrase_match(&self, phrase: u32, kind: PhraseMatchKind) -> PhraseMatch {

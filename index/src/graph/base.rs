@@ -12,6 +12,7 @@ use crate::dense::{Codes, VectorFile};
 use crate::error::IndexError;
 use crate::layout::graph_file;
 use crate::manifest::GraphInfo;
+use crate::partition_point::partition_point;
 
 /// Immutable graph of a base snapshot. Lookups of unknown numbers return empty values.
 #[derive(Debug)]
@@ -86,17 +87,9 @@ impl BaseGraph {
 
     /// Returns the number of a fact.
     pub(super) fn find_fact(&self, numbers: [u32; 3]) -> Option<u32> {
-        let mut low = 0;
-        let mut high = u32::try_from(self.facts[0].len()).ok()?;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.fact(middle).cmp(&numbers) {
-                std::cmp::Ordering::Equal => return Some(middle),
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-            }
-        }
-        None
+        let count = u32::try_from(self.facts[0].len()).ok()?;
+        let fact = partition_point(count, |fact| self.fact(fact) < numbers);
+        (fact < count && self.fact(fact) == numbers).then_some(fact)
     }
 
     /// Origin of the triples of a passage.

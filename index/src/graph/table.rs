@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::columns::{Column, ColumnFile, ColumnFileWriter};
 use crate::error::IndexError;
+use crate::partition_point::partition_point;
 
 /// Distinct texts in code point order, memory-mapped.
 #[derive(Debug)]
@@ -44,17 +45,9 @@ impl StringTable {
 
     /// Returns the number of a text.
     pub(crate) fn find(&self, text: &str) -> Option<u32> {
-        let mut low = 0;
-        let mut high = u32::try_from(self.len()).ok()?;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.get(middle).cmp(text) {
-                std::cmp::Ordering::Equal => return Some(middle),
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-            }
-        }
-        None
+        let count = u32::try_from(self.len()).ok()?;
+        let number = partition_point(count, |number| self.get(number) < text);
+        (number < count && self.get(number) == text).then_some(number)
     }
 
     /// Writes a table of `texts`, which must be sorted.

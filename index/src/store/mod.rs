@@ -7,7 +7,6 @@
 mod current;
 mod writer;
 
-use std::cmp::Ordering;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -117,40 +116,40 @@ impl PassageStore {
 
     /// Returns the number of the passage with this ID.
     pub(crate) fn find(&self, id: &str) -> Result<Option<u32>, IndexError> {
-        let mut low = 0;
-        let mut high = self.count;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let number = self.ordered(middle);
-            match self.fields(number)?[0].cmp(id) {
-                Ordering::Equal => return Ok(Some(number)),
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-            }
+        let place = self.first_from(id)?;
+        if place == self.count {
+            return Ok(None);
         }
-        Ok(None)
+        let number = self.ordered(place);
+        Ok((self.fields(number)?[0] == id).then_some(number))
     }
 
     /// Returns the numbers of the passages whose ID begins with `prefix`, in the order of their IDs.
     pub(crate) fn with_prefix(&self, prefix: &str) -> Result<Vec<u32>, IndexError> {
-        let mut low = 0;
-        let mut high = self.count;
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.fields(self.ordered(middle))?[0] < prefix {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
+        let first = self.first_from(prefix)?;
         let mut numbers = Vec::new();
-        for number in (low..self.count).map(|place| self.ordered(place)) {
+        for number in (first..self.count).map(|place| self.ordered(place)) {
             if !self.fields(number)?[0].starts_with(prefix) {
                 break;
             }
             numbers.push(number);
         }
         Ok(numbers)
+    }
+
+    /// Returns the first place, in the order of IDs, of an ID that is not before `id`.
+    fn first_from(&self, id: &str) -> Result<usize, IndexError> {
+        let mut low = 0;
+        let mut high = self.count;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.fields(self.ordered(middle))?[0] < id {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        Ok(low)
     }
 
     /// Returns the number at a place in the order of IDs.

@@ -6,6 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use super::clean::clean;
 use super::token::{WordToken, tokens};
+use crate::split_mix::{STEP, finalize};
 
 /// Maximum number of tokens in a title, which bounds the work at each token of a text.
 const LONGEST: usize = 16;
@@ -115,7 +116,7 @@ struct TokenRunHash(u64);
 impl TokenRunHash {
     fn step(&mut self, token: &str) {
         // The rotation makes the order of the tokens count.
-        self.0 = self.0.rotate_left(5).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ hash(token.as_bytes());
+        self.0 = self.0.rotate_left(5).wrapping_mul(STEP) ^ hash(token.as_bytes());
     }
 }
 
@@ -124,9 +125,7 @@ fn hash(bytes: &[u8]) -> u64 {
     let sum = bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |sum: u64, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    let sum = (sum ^ (sum >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let sum = (sum ^ (sum >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    sum ^ (sum >> 31)
+    finalize(sum)
 }
 
 /// Hasher that passes keys through, since they are hashes already.

@@ -3,6 +3,8 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::split_mix::{STEP, finalize};
+
 /// Signal that ends the waits of all threads.
 #[derive(Debug, Default)]
 pub(super) struct StopSignal {
@@ -34,17 +36,10 @@ impl StopSignal {
 pub(super) fn backoff(first: Duration, longest: Duration, failed: u32, seed: u64, number: u32) -> Duration {
     // The shift is bounded, so that a long series of failures cannot overflow it.
     let full = first.saturating_mul(1 << (failed - 1).min(20)).min(longest);
-    let mixed = mix(mix(seed ^ (u64::from(number) << 32)) ^ u64::from(failed));
+    let numbered = finalize((seed ^ (u64::from(number) << 32)).wrapping_add(STEP));
+    let mixed = finalize((numbered ^ u64::from(failed)).wrapping_add(STEP));
     let fraction = (mixed >> 11) as f64 / (1_u64 << 53) as f64;
     full.mul_f64(1.0 - fraction / 2.0)
-}
-
-/// Computes one step of SplitMix64 (Steele, Lea, Flood 2014).
-fn mix(state: u64) -> u64 {
-    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
