@@ -444,7 +444,8 @@ mod tests {
     async fn a_caller_that_is_not_polled_holds_no_thread() {
         let counted = Counted::default();
         let searcher = searcher(limits(1, 8, PATIENCE), &counted);
-        let (mut first, mut second) = (searcher.search(query("hang")), searcher.search(query("a")));
+        let mut first = searcher.search(query("hang"));
+        let mut second = searcher.search(query("a"));
         assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
         counted.release();
         assert!(searcher.search(query("b")).await.is_ok());

@@ -15,12 +15,15 @@ pub type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 /// Message of the event that reports a panic.
 pub const PANIC: &str = "panic";
 
+/// Log filter for the parser of PDF files, which warns of each broken object: an upload has as many as it likes.
+const UPLOADS: &str = "lopdf=error";
+
 /// Starts the log. `filter` is the user's log filter; `quiet` applies if there is none.
 ///
 /// # Errors
 /// If the filter cannot be parsed, or a log was started before.
 pub fn start(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Result<()> {
-    install(vec![log(filter.unwrap_or(quiet), format)?])
+    install(vec![log(filter, quiet, format)?])
 }
 
 /// Installs `layers` for the whole process, and a panic hook that logs panics.
@@ -34,12 +37,14 @@ pub fn install(layers: Vec<LogLayer>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Layer that writes events that pass `filter` to standard error.
+/// Layer that writes events that pass the user's log filter to standard error, or those that pass `quiet` and
+/// [`UPLOADS`] if there is none.
 ///
 /// # Errors
-/// If `filter` cannot be parsed.
-pub fn log(filter: &str, format: LogFormat) -> anyhow::Result<LogLayer> {
-    let filter = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter}: not a log filter"))?;
+/// If the filter cannot be parsed.
+pub fn log(filter: Option<&str>, quiet: &str, format: LogFormat) -> anyhow::Result<LogLayer> {
+    let filter = filter.map_or_else(|| format!("{quiet},{UPLOADS}"), str::to_owned);
+    let filter = EnvFilter::builder().parse(&filter).with_context(|| format!("--log {filter}: not a log filter"))?;
     let lines =
         tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     Ok(match format {

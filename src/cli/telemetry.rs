@@ -79,7 +79,7 @@ pub(super) async fn traced(
     serve: &ServeArgs,
     command: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
-    let mut layers = vec![logging::log(filter.unwrap_or(quiet), serve.log_format)?];
+    let mut layers = vec![logging::log(filter, quiet, serve.log_format)?];
     let traces = Traces::to(&serve.telemetry)?;
     layers.extend(traces.layer());
     logging::install(layers)?;

@@ -55,7 +55,8 @@ pub(super) async fn begin(
     let kept = known.as_ref().map(|session| session.len().saturating_sub(1));
     let session = known.unwrap_or_else(|| state.runtime.engine.session(options));
     caller.accounts.count_tokens(token_ids.len() - session.len());
-    let (caller, parking) = (caller.clone(), caller.clone());
+    let caller = caller.clone();
+    let parking = caller.clone();
     // Also parked if the client disconnects, because the client may have ended the turn by its own rules.
     let turn = name.map(|name| (parked.begin_turn(name.clone(), &token_ids), name));
     let mut session = scopeguard::guard(session, move |session| {
