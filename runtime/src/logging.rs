@@ -37,8 +37,8 @@ pub fn install(layers: Vec<LogLayer>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Layer that writes events that pass the user's log filter to standard error, or those that pass `quiet` and
-/// [`UPLOADS`] if there is none.
+/// Layer that writes events that pass the user's log filter to standard error, or those that pass `quiet`, without
+/// warnings of the PDF parser, if there is none.
 ///
 /// # Errors
 /// If the filter cannot be parsed.

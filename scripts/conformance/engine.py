@@ -24,6 +24,8 @@ import urllib.parse
 
 PROBE = 'Where was <search> Mozart\nborn?</search> In 1756, à Salzbourg; 莫扎特 🎼 <information>(Title: "a_b")'
 GENERATE, COMPLETIONS = "/inference/v1/generate", "/v1/completions"
+# Parameters without effect, which replace the defaults that vLLM takes from `generation_config.json` on `/v1/completions`.
+NEUTRAL = {"top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0}
 # Largest difference of two log-probabilities of the same token under the same weights: kernels and batches differ.
 TOLERANCE = 0.05
 
@@ -96,7 +98,7 @@ class Engine:
         """Returns a request for tokens in the form of the route."""
         salt = {"cache_salt": more.pop("salt")} if "salt" in more else {}
         if self.route == COMPLETIONS:
-            params = {**params, "logprobs": max(params.get("logprobs", 0), 1)}
+            params = {**NEUTRAL, **params, "logprobs": max(params.get("logprobs", 0), 1)}
             named = {"return_token_ids": True, "return_tokens_as_token_ids": True}
             return {"model": self.model, "prompt": ids, **named, **params, **salt, **more}
         params = {"logprobs": 0, **params}
@@ -242,6 +244,17 @@ def seed(engine):
     ids = prompt()
     same = [engine.tokens(ids, max_tokens=12, temperature=1, seed=-7)[0] for _ in range(2)]
     expect(same[0] == same[1], f"{same}")
+    return ""
+
+
+@fact("sampling parameters that are left out are neutral")
+def neutral(engine):
+    if engine.route == COMPLETIONS:
+        raise Skipped("they are sent, because vLLM fills them from `generation_config.json`")
+    ids = prompt()
+    left_out, _, _ = engine.tokens(ids, max_tokens=24, temperature=1, seed=11)
+    sent, _, _ = engine.tokens(ids, max_tokens=24, temperature=1, seed=11, **NEUTRAL)
+    expect(left_out == sent, f"{left_out}, not {sent}")
     return ""
 
 

@@ -61,14 +61,27 @@ impl FieldMap {
         !is_text && (name == "triples" || names(self.metadata.as_ref(), &["metadata"]).contains(&name))
     }
 
+    /// Returns `true` if the field may hold the ID, the title or the text.
+    pub(super) fn holds_text(&self, name: &str) -> bool {
+        [self.id_names(), self.title_names(), self.text_names()].iter().any(|names| names.contains(&name))
+    }
+
+    fn id_names(&self) -> Vec<&str> {
+        names(self.id.as_ref(), &["id", "_id"])
+    }
+
+    fn title_names(&self) -> Vec<&str> {
+        names(self.title.as_ref(), &["title"])
+    }
+
     /// Removes the ID from the fields.
     pub(super) fn take_id(&self, fields: &mut Map<String, Value>) -> Option<Value> {
-        take(fields, &names(self.id.as_ref(), &["id", "_id"])).map(|(_, value)| value)
+        take(fields, &self.id_names()).map(|(_, value)| value)
     }
 
     /// Removes the title from the fields.
     pub(super) fn take_title(&self, fields: &mut Map<String, Value>) -> Option<Value> {
-        take(fields, &names(self.title.as_ref(), &["title"])).map(|(_, value)| value)
+        take(fields, &self.title_names()).map(|(_, value)| value)
     }
 
     /// Removes the text from the fields. Returns the name of its field as well.

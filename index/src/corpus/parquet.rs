@@ -5,10 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::basic::Compression;
+use parquet::basic::{Compression, Type as PhysicalType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::Row;
 use parquet::record::reader::RowIter;
+use parquet::record::{Field, Row};
+use parquet::schema::types::Type;
 use serde_json::Value;
 
 use super::record::RecordParser;
@@ -37,6 +38,7 @@ pub(super) fn read(
     check(&opened, &parser).map_err(unsupported)?;
     let lists = parquet_pages::check(&mut pages, opened.metadata()).map_err(bad)?;
     parquet_lists::check(&opened, &lists).map_err(bad)?;
+    let binary = binary_columns(&opened, &parser);
     let mut rows = RowIter::from_file_into(Box::new(opened));
     let file: Arc<Path> = path.into();
     let mut line = 0;
@@ -56,8 +58,17 @@ pub(super) fn read(
                 return Some(Err(IndexError::BadCorpus { location, message: format!("row {line}: {message}") }));
             }
         };
-        Some(record(&row, &parser, location))
+        Some(record(&row, &binary, &parser, location))
     }))
+}
+
+/// Returns the names of the columns of ID, title and text that are byte strings. Impala and older versions of Hive and
+/// Spark write texts without marking them as such. Values of a fixed length, such as UUIDs, are none.
+fn binary_columns(file: &SerializedFileReader<File>, parser: &RecordParser) -> Vec<String> {
+    let fields = file.metadata().file_metadata().schema().get_fields();
+    let is_binary = |field: &Type| matches!(field, Type::PrimitiveType { physical_type: PhysicalType::BYTE_ARRAY, .. });
+    let columns = fields.iter().filter(|field| is_binary(field) && parser.names.holds_text(field.name()));
+    columns.map(|field| field.name().to_owned()).collect()
 }
 
 /// Calls the library. A panic in it means that the file is damaged.
@@ -67,10 +78,18 @@ pub(super) fn guarded<T>(read: impl FnOnce() -> parquet::errors::Result<T>) -> R
     outcome.map_err(|error| format!("the Parquet file cannot be read: {error}"))
 }
 
-fn record(row: &Row, parser: &RecordParser, location: Location) -> Result<CorpusRecord, IndexError> {
-    let Value::Object(fields) = row.to_json_value() else {
+/// Makes a record from a row. The columns named in `binary` are read as UTF-8; others that are byte strings are Base64.
+fn record(row: &Row, binary: &[String], parser: &RecordParser, location: Location) -> Result<CorpusRecord, IndexError> {
+    let Value::Object(mut fields) = row.to_json_value() else {
         return Err(IndexError::BadRecord { location, message: "the row is not an object".to_owned() });
     };
+    for (name, field) in row.get_column_iter().filter(|(name, _)| binary.contains(name)) {
+        let Field::Bytes(bytes) = field else { continue };
+        let Ok(text) = std::str::from_utf8(bytes.data()) else {
+            return Err(IndexError::BadRecord { location, message: format!("invalid UTF-8 in column `{name}`") });
+        };
+        fields.insert(name.clone(), text.into());
+    }
     let text = fields.values().filter_map(Value::as_str).map(str::len).sum::<usize>();
     if text > LONGEST_RECORD {
         return Err(IndexError::BadRecord {
@@ -160,6 +179,32 @@ mod tests {
         assert_eq!(documents[1].metadata.as_ref().unwrap()["year"], 2);
         std::fs::write(&path, "PAR1 nothing PAR1").unwrap();
         assert!(matches!(Corpus::open(&path, &CorpusOptions::default()), Err(IndexError::BadCorpus { .. })));
+    }
+
+    #[test]
+    fn byte_strings_that_are_not_marked_as_text_are_read_as_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train.parquet");
+        let message = "message schema { required binary id; required binary text; required binary digest; }";
+        let schema = Arc::new(parse_message_type(message).unwrap());
+        let mut writer = SerializedFileWriter::new(File::create(&path).unwrap(), schema, Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let columns: [[&[u8]; 2]; 3] = [[b"a", b"b"], [b"The Seine.", b"\xff"], [b"\xff", b"\xff"]];
+        for cells in columns {
+            let cells = cells.map(|cell| ByteArray::from(cell.to_vec()));
+            let mut column = group.next_column().unwrap().unwrap();
+            column.typed::<ByteArrayType>().write_batch(&cells, None, None).unwrap();
+            column.close().unwrap();
+        }
+        group.close().unwrap();
+        writer.close().unwrap();
+        let mut corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();
+        let document = corpus.next().unwrap().unwrap();
+        assert_eq!((document.id.as_str(), document.text.as_str()), ("a", "The Seine."));
+        assert_eq!(document.metadata.unwrap()["digest"], "/w==", "other columns stay as they are");
+        let error = corpus.next().unwrap().unwrap_err();
+        assert!(matches!(error, IndexError::BadRecord { .. }), "{error}");
+        assert!(error.to_string().contains("invalid UTF-8 in column `text`"), "{error}");
     }
 
     fn open(path: &Path) -> Result<Corpus, IndexError> {

@@ -89,7 +89,7 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-/// Sampling parameters. Those without effect are left out.
+/// Sampling parameters. Those without effect are left out, unless the server would fill in its own defaults.
 #[derive(Serialize)]
 struct Params<'a> {
     max_tokens: usize,
@@ -185,7 +185,9 @@ impl TokenRequest<'_> {
 
     fn params(&self, passes_stops: bool, kind: EngineKind, dialect: Dialect) -> Params<'_> {
         let sampling = self.sampling;
-        let changed = |value: f32, neutral: f32| (value != neutral).then_some(value);
+        // On this route, vLLM fills what is left out from the model's `generation_config.json`.
+        let has_defaults = dialect == Dialect::Completions;
+        let changed = |value: f32, neutral: f32| (has_defaults || value != neutral).then_some(value);
         let stop = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.is_empty());
         // In the middle of a turn, the engine would mistake the middle of a line for its beginning.
         let told_lines = kind == EngineKind::Waymark && self.begins && self.score.is_none();
@@ -203,7 +205,7 @@ impl TokenRequest<'_> {
             },
             ignore_eos: true,
             top_p: changed(sampling.top_p, 1.0),
-            top_k: (sampling.top_k > 0).then_some(sampling.top_k),
+            top_k: (has_defaults || sampling.top_k > 0).then_some(sampling.top_k),
             min_p: changed(sampling.min_p, 0.0),
             repetition_penalty: changed(sampling.repetition_penalty, 1.0),
             frequency_penalty: changed(sampling.frequency_penalty, 0.0),
@@ -266,6 +268,18 @@ mod tests {
         assert_eq!((&completions["prompt"], &completions["return_token_ids"]), (&json!([1, 2]), &json!(true)));
         assert_eq!((&completions["logprobs"], &completions["allowed_token_ids"]), (&json!(1), &json!([3])));
         assert!(completions.get("return_tokens_as_token_ids").is_none());
+    }
+
+    #[test]
+    fn neutral_parameters_replace_the_defaults_of_the_completions_route() {
+        let completions = body(EngineKind::Vllm, Dialect::Completions, &SamplingParams::greedy(), None);
+        let neutral = json!({
+            "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+        });
+        for (name, value) in neutral.as_object().unwrap() {
+            assert_eq!(&completions[name], value, "{name}");
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl DocumentReader {
         Ok((documents, bytes))
     }
 
-    /// Names a document after the file and adds the attributes of the file.
+    /// Names a document after the file and puts the attributes of the file before its own metadata.
     fn named(&self, document: Document, number: u64) -> Document {
         let Document { id: own, title, text, triples, metadata } = document;
         let mut metadata = metadata.unwrap_or_default();
@@ -78,8 +78,12 @@ impl DocumentReader {
             metadata.entry("record_id").or_insert(Value::String(own));
         }
         metadata.insert("filename".to_owned(), self.filename.clone().into());
-        metadata.extend(self.attributes.clone());
-        Document { id: chunk_id(&self.id, number), title, text, triples, metadata: Some(metadata) }
+        // Search results have room for only the first values, and clients expect those that they set.
+        let mut all = self.attributes.clone();
+        for (name, value) in metadata {
+            all.entry(name).or_insert(value);
+        }
+        Document { id: chunk_id(&self.id, number), title, text, triples, metadata: Some(all) }
     }
 }
 
@@ -121,6 +125,34 @@ mod tests {
 
     use super::*;
 
+    /// Reader of the file `a.jsonl` at `path`.
+    fn reader(path: PathBuf, attributes: Map<String, Value>, limit: u64) -> DocumentReader {
+        DocumentReader {
+            path,
+            id: "file-1".to_owned(),
+            filename: "a.jsonl".to_owned(),
+            attributes,
+            sizes: None,
+            embedder: Arc::new(Embedding::Mock),
+            limit,
+            limits: ReadLimits { bytes: Some(limit), go_on: None },
+        }
+    }
+
+    #[test]
+    fn attributes_come_before_the_metadata_of_a_document_and_replace_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, json!({"id": "x", "text": "four", "note": "a", "kind": "own"}).to_string()).unwrap();
+        let attributes = json!({"department": "legal", "kind": "set"}).as_object().unwrap().clone();
+        let (documents, _) = reader(path, attributes, 5000).read().unwrap();
+        let expected = json!({
+            "department": "legal", "kind": "set", "note": "a", "record_id": "x", "filename": "a.jsonl",
+        });
+        // Compared as text, because two objects are equal in any order.
+        assert_eq!(json!(documents[0].metadata).to_string(), expected.to_string());
+    }
+
     #[test]
     fn documents_are_counted_with_their_metadata() {
         let folder = tempfile::tempdir().unwrap();
@@ -129,19 +161,7 @@ mod tests {
             |number: usize| json!({"id": number.to_string(), "text": "four", "note": "x".repeat(100)}).to_string();
         std::fs::write(&path, (0..10).map(line).collect::<Vec<_>>().join("\n")).unwrap();
         let attributes: Map<String, Value> = [("kind".to_owned(), "y".repeat(200).into())].into_iter().collect();
-        let read = |limit| {
-            let reader = DocumentReader {
-                path: path.clone(),
-                id: "file-1".to_owned(),
-                filename: "a.jsonl".to_owned(),
-                attributes: attributes.clone(),
-                sizes: None,
-                embedder: Arc::new(Embedding::Mock),
-                limit,
-                limits: ReadLimits { bytes: Some(limit), go_on: None },
-            };
-            reader.read()
-        };
+        let read = |limit| reader(path.clone(), attributes.clone(), limit).read();
         let (documents, bytes) = read(5000).unwrap();
         assert_eq!((documents.len(), bytes), (10, 40));
         assert_eq!(documents[9].id, "file-1#10");

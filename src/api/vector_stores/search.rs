@@ -83,7 +83,8 @@ pub struct VectorStoreSearchResult {
     /// Sum of reciprocal ranks in the lists that hold the passage. Small, and comparable only within one request.
     #[schema(minimum = 0, maximum = 1)]
     pub score: f32,
-    /// First 16 texts, numbers and booleans of the document's metadata. Texts are truncated to 512 characters.
+    /// First 16 texts, numbers and booleans of the document's metadata, which begins with the attributes of its file.
+    /// Texts are truncated to 512 characters.
     #[schema(value_type = Object)]
     pub attributes: Map<String, Value>,
     /// Text of the passage, in one part.
