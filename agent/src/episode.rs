@@ -22,7 +22,7 @@ use super::observation::frame;
 use super::opened_thought::opened_thought;
 use super::options::{EpisodeOptions, TurnEnds};
 use super::policy::Policy;
-use super::protocol::ModePrefix;
+use super::protocol::{ModePrefix, Protocol, ProtocolPrompt};
 use super::retrieval::Retrieval;
 use super::runtime::Runtime;
 use super::sampling::Sampling;
@@ -114,8 +114,9 @@ impl<S: SessionSource> Episode<S> {
     /// [`AgentError::TooLong`] and [`AgentError::TooManyBytes`] when the prompt leaves no room for an answer,
     /// [`AgentError::Mode`] and [`AgentError::NoIndex`] when the requested searches are impossible,
     /// [`AgentError::Speakers`] when the template cannot show evidence as messages, [`AgentError::Option`] and
-    /// [`AgentError::NoGuide`] for invalid options and limits, [`AgentError::AnswerFormat`] and [`AgentError::Tool`]
-    /// for an unsupported schema, [`AgentError::Text`] when template or tokenizer fail.
+    /// [`AgentError::NoGuide`] for invalid options and limits, [`AgentError::SearchOption`] when an excluded passage is
+    /// in the prompt, [`AgentError::AnswerFormat`] and [`AgentError::Tool`] for an unsupported schema,
+    /// [`AgentError::Text`] when template or tokenizer fail.
     pub fn new(
         runtime: &Runtime<S>,
         policy: &Policy,
@@ -143,6 +144,9 @@ impl<S: SessionSource> Episode<S> {
         let room = context.saturating_sub(reserved);
         let FittedPrompt { question, ids: mut prompt, continues } =
             FittedPrompt::new(runtime, policy, question, &options, PromptFit { guided, room })?;
+        if let Some(earlier) = &continues {
+            excluded.check_continued(earlier)?;
+        }
         let context = match policy.variant {
             LoopVariant::Training => {
                 check_turns(runtime, policy, &budget)?;
@@ -267,7 +271,8 @@ impl FittedPrompt {
         if !policy.variant.is_training() {
             runtime.check_bytes(question.bytes())?;
         }
-        let continued = options.continues.as_deref().and_then(|earlier| continued_prompt(runtime, earlier));
+        let earlier = options.continues.as_deref();
+        let continued = earlier.and_then(|earlier| continued_prompt(runtime, &*policy.protocol, &question, earlier));
         // The tokens of an earlier episode cannot be shortened, so a prompt that is too long is encoded from the
         // conversation alone.
         if let Some(ids) = continued.filter(|ids| ids.len() < room) {
@@ -284,8 +289,17 @@ impl FittedPrompt {
     }
 }
 
-/// Returns the tokens of an earlier episode and the messages after it. `None` if the template does not allow that.
-fn continued_prompt<S: SessionSource>(runtime: &Runtime<S>, earlier: &ContinuedEpisode) -> Option<Vec<u32>> {
+/// Returns the tokens of an earlier episode and the messages after it. `None` if the protocol's prompt is plain text, in
+/// which the template's marks of speakers mean nothing, or if the template does not allow that.
+fn continued_prompt<S: SessionSource>(
+    runtime: &Runtime<S>,
+    protocol: &dyn Protocol,
+    question: &Conversation,
+    earlier: &ContinuedEpisode,
+) -> Option<Vec<u32>> {
+    if matches!(protocol.prompt(question, false), ProtocolPrompt::Raw(_)) {
+        return None;
+    }
     let more = runtime.encode_after_reply(&earlier.messages).ok()?;
     Some([earlier.tokens.as_slice(), &more].concat())
 }

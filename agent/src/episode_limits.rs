@@ -33,8 +33,9 @@ pub(super) fn reserved_tokens<S: SessionSource>(
             AllowedActions { question, informed, turn, search: true, answer: true, modes, ..AllowedActions::default() };
         policy.protocol.guide(&offer).map_or(0, |guide| guide.frame(length))
     };
-    // A guide forces different texts in the first turn, in a later one, and once there is evidence.
-    let turns = [(false, 1), (false, 2), (true, 2)];
+    // A guide forces different texts in the first turn, in a later one, and once there is evidence. A continued episode
+    // has evidence in its first turn.
+    let turns = [(false, 1), (false, 2), (true, 1), (true, 2)];
     forced + if guided { turns.into_iter().map(frame).max().unwrap_or(0) } else { 0 }
 }
 

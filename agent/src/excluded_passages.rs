@@ -20,6 +20,7 @@ use std::collections::HashSet;
 use waymark_index::{Evidence, Mode, Query, SearchOptions, TripleHit};
 
 use super::AgentError;
+use super::continued_episode::ContinuedEpisode;
 
 /// Maximum number of passages that an episode may exclude.
 pub const MAX_WITHOUT: usize = 64;
@@ -42,6 +43,22 @@ impl ExcludedPassages {
             return Err(AgentError::Option { field: "without", reason: "must have at most 64 passages" });
         }
         Ok(ExcludedPassages(ids))
+    }
+
+    /// Checks that an earlier episode, whose evidence is in the prompt of the one that continues it, found none of these
+    /// passages.
+    ///
+    /// # Errors
+    /// [`AgentError::SearchOption`] when it found one.
+    pub(super) fn check_continued(&self, earlier: &ContinuedEpisode) -> Result<(), AgentError> {
+        let hits = earlier.evidence.iter().flat_map(|found| &found.hits).map(|hit| &hit.passage.id);
+        let triples = earlier.evidence.iter().flat_map(|found| &found.triples).flat_map(|triple| &triple.passages);
+        let Some(passage) = hits.chain(triples).find(|id| self.0.contains(*id)) else { return Ok(()) };
+        let reason = format!(
+            "the passage {passage:?} is in the prompt, which continues the episode {:?}: exclude it in a replay of that one",
+            earlier.id
+        );
+        Err(AgentError::SearchOption { field: "without".to_owned(), reason })
     }
 
     /// Increases the requested number of results by the number that may be removed.

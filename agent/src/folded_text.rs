@@ -8,7 +8,8 @@ use icu_properties::props::{BinaryProperty, DefaultIgnorableCodePoint};
 /// Characters are decomposed (NFKD) and folded to lower case one by one. Default-ignorable characters, by Unicode 18.0
 /// as in ICU4X 2.4, are left out. Every ASCII text that the text spells under NFKC, removal of default-ignorable
 /// characters and case folding is therefore spelled here too. Control characters stay, because they may end a word, but
-/// a control character inside a word does not hide the word.
+/// a control character inside a word does not hide the word. The mark of a space in SentencePiece (`▁`, U+2581) is a
+/// space, because tokenizers of SentencePiece encode both to the same tokens.
 #[derive(Debug)]
 pub(super) struct FoldedText(Vec<(char, usize)>);
 
@@ -33,6 +34,7 @@ impl FoldedText {
             match part {
                 // The only letter whose case folding is ASCII and differs from its lower case.
                 'ß' | 'ẞ' => self.0.extend([('s', at), ('s', at)]),
+                '\u{2581}' => self.0.push((' ', at)),
                 part => self.0.extend(part.to_lowercase().map(|lower| (lower, at))),
             }
         }

@@ -9,7 +9,7 @@ use super::tool_call::OPEN;
 pub struct AllowedActions {
     /// The question in one line, without any text that reads like a tag.
     pub question: String,
-    /// If `true`, the episode has a search that was not withdrawn, with or without results.
+    /// If `true`, the episode, or one that it continues, has a search that was not withdrawn, with or without results.
     pub informed: bool,
     /// Number of the turn, counted from 1.
     pub turn: usize,

@@ -72,7 +72,7 @@ mod search_r1;
 mod segment;
 mod speaker;
 pub mod tag;
-mod tearag;
+pub mod tearag;
 mod text_codec;
 mod token_bans;
 mod token_logprob;

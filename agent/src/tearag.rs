@@ -53,10 +53,20 @@ subquery about it. What is found is given to you between <Reference> and </Refer
 the fact that answers the subquery. When nothing is unknown any more, give the final answer in a few words.
 Question: ";
 
-const ENTITY: &str = "Important entity:";
-const SUBQUERY: &str = "Subquery:";
-const SUMMARY: &str = "Summary:";
-const ANSWER: &str = "Final answer:";
+/// Label of the entities of a step.
+pub const ENTITY: &str = "Important entity:";
+
+/// Label of the question of a step, which is searched for.
+pub const SUBQUERY: &str = "Subquery:";
+
+/// Label of the text after the evidence of a step.
+pub const SUMMARY: &str = "Summary:";
+
+/// Label of the final answer.
+pub const ANSWER: &str = "Final answer:";
+
+/// Name of the tag around evidence.
+pub const EVIDENCE: &str = "Reference";
 
 const REFERENCE: (&str, &str) = ("<Reference>", "</Reference>");
 
@@ -71,7 +81,7 @@ static TAGS: Tags = Tags {
         Tag { kind: SegmentKind::Answer, open: ANSWER, close: "" },
         Tag { kind: SegmentKind::Text, open: REFERENCE.0, close: REFERENCE.1 },
     ],
-    names: &["Reference"],
+    names: &[EVIDENCE],
     labels: &["Step", "Important entity", "Subquery", "Summary", "Final answer"],
     // Passages are joined to one line each, so a header may stand anywhere.
     headers: &[EvidenceHeader { parts: &["evidence", EvidenceHeader::NUMBER, ":"], mark: 2, begins_line: false }],

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use waymark_index::openie::{Builtin, Endpoint, EndpointOptions, Imported};
-use waymark_index::{Extract, FactFilter, IndexError, ModelFilter, Passage, Passages};
+use waymark_index::{Extract, FactFilter, ModelFilter, Passage};
 
 use super::file::with_folder;
 use super::reply::Parrot;
@@ -53,9 +53,10 @@ fn filter(text: String) {
 }
 
 fn extract(extractor: &dyn Extract, title: &str, text: &str) {
-    let two = Two([(title, text), ("Another", "It was written in Weimar.")]);
+    let passages = [("p0", title, text), ("p1", "Another", "It was written in Weimar.")];
+    let passages: Vec<Passage> = passages.map(|(id, title, text)| passage(id, title, text)).to_vec();
     let mut told = Vec::new();
-    let outcome = extractor.extract(&two, &[0, 1], &mut |number, _| {
+    let outcome = extractor.extract(&passages, &[0, 1], &mut |number, _| {
         told.push(number);
         Ok(())
     });
@@ -63,16 +64,6 @@ fn extract(extractor: &dyn Extract, title: &str, text: &str) {
     assert!(outcome.is_err() || told == [0, 1], "told of {told:?}");
 }
 
-/// Two passages.
-struct Two<'t>([(&'t str, &'t str); 2]);
-
-impl Passages for Two<'_> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        let (title, text) = self.0[number as usize];
-        Ok(Passage { id: format!("p{number}"), title: title.to_owned(), text: text.to_owned() })
-    }
+fn passage(id: &str, title: &str, text: &str) -> Passage {
+    Passage { id: id.to_owned(), title: title.to_owned(), text: text.to_owned() }
 }

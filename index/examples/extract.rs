@@ -10,41 +10,29 @@ use std::time::Instant;
 
 use serde_json::json;
 use waymark_index::openie::Builtin;
-use waymark_index::{Corpus, CorpusOptions, Document, Extract, IndexError, Passage, Passages};
-
-struct Read(Vec<Document>);
-
-impl Passages for Read {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        let Document { id, title, text, .. } = self.0[number as usize].clone();
-        Ok(Passage { id, title, text })
-    }
-}
+use waymark_index::{Corpus, CorpusOptions, Document, Extract, Passage};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("name a corpus")?;
     let only: HashSet<String> = std::env::args().skip(2).collect();
     let corpus = Corpus::open(path.as_ref(), &CorpusOptions::default())?;
-    let documents = Read(corpus.collect::<Result<_, _>>()?);
-    let numbers: Vec<u32> = (0..u32::try_from(documents.len())?).collect();
+    let passage = |Document { id, title, text, .. }| Passage { id, title, text };
+    let passages = corpus.map(|document| document.map(passage)).collect::<Result<Vec<_>, _>>()?;
+    let numbers: Vec<u32> = (0..u32::try_from(passages.len())?).collect();
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut found = 0;
     let start = Instant::now();
-    Builtin.extract(&documents, &numbers, &mut |number, triples| {
-        let document = &documents.0[number as usize];
+    Builtin.extract(&passages, &numbers, &mut |number, triples| {
+        let passage = &passages[number as usize];
         found += triples.len();
-        if only.is_empty() || only.contains(&document.id) {
+        if only.is_empty() || only.contains(&passage.id) {
             // A closed pipe, for example of `head`, is not an error of the extractor.
-            let _ = writeln!(out, "{}", json!({ "id": document.id, "triples": triples }));
+            let _ = writeln!(out, "{}", json!({ "id": passage.id, "triples": triples }));
         }
         Ok(())
     })?;
     let seconds = start.elapsed().as_secs_f64();
-    let rate = documents.len() as f64 / seconds;
-    eprintln!("{found} triples of {} passages in {seconds:.2} s: {rate:.0} passages/s", documents.len());
+    let rate = passages.len() as f64 / seconds;
+    eprintln!("{found} triples of {} passages in {seconds:.2} s: {rate:.0} passages/s", passages.len());
     Ok(())
 }

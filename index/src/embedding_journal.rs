@@ -26,7 +26,7 @@ const KEY: u64 = 16;
 
 /// Interval between syncs: the most work lost if the machine crashes. A killed process loses nothing that it has
 /// written.
-const SYNC_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// Hash that identifies a text: the first half of its SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,8 +34,18 @@ pub(crate) struct TextHash([u8; 16]);
 
 impl TextHash {
     pub(crate) fn of(text: &str) -> TextHash {
+        TextHash::of_half(&Sha256::digest(text.as_bytes())[..16])
+    }
+
+    /// Identifies a text and the name of its model, which holds no zero byte.
+    pub(crate) fn with_model(model: &str, text: &str) -> TextHash {
+        let hash = Sha256::new().chain_update(model).chain_update([0]).chain_update(text).finalize();
+        TextHash::of_half(&hash[..16])
+    }
+
+    fn of_half(hash: &[u8]) -> TextHash {
         let mut key = [0; 16];
-        key.copy_from_slice(&Sha256::digest(text.as_bytes())[..16]);
+        key.copy_from_slice(hash);
         TextHash(key)
     }
 }

@@ -23,6 +23,19 @@ pub trait Passages: Sync {
     fn passage(&self, number: u32) -> Result<Passage, IndexError>;
 }
 
+impl Passages for Vec<Passage> {
+    fn len(&self) -> usize {
+        Vec::len(self)
+    }
+
+    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
+        self.get(number as usize).cloned().ok_or_else(|| {
+            let source = format!("there are only {} passages", Vec::len(self)).into();
+            IndexError::Extract { what: format!("passage {number}"), source }
+        })
+    }
+}
+
 /// Callback that receives the triples of one passage. Called once per requested number, in any order.
 pub type TripleSink<'a> = dyn FnMut(u32, Vec<Triple>) -> Result<(), IndexError> + 'a;
 

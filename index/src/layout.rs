@@ -3,15 +3,23 @@
 /// Name of the manifest in the folder of an index.
 pub const MANIFEST: &str = "manifest.json";
 
-pub(crate) const LOCK: &str = ".waymark.lock";
-pub(crate) const SNAPSHOT: &str = "snapshot-";
+/// Name of the lock file of an index, locked by its only writer.
+pub const LOCK: &str = ".waymark.lock";
+
+/// Beginning of the names of the folders of snapshots.
+pub const SNAPSHOT: &str = "snapshot-";
+
+/// Name of the folder of the manifests of earlier snapshots.
+pub const HISTORY: &str = "history";
+
+/// Beginning of the names of the logs of changes.
+pub const DELTA: &str = "delta-";
+
 pub(crate) const MERGE_LOCK: &str = ".waymark.merge.lock";
 pub(crate) const MERGE: &str = "merge-";
-pub(crate) const HISTORY: &str = "history";
 pub(crate) const PENDING: &str = "pending";
 pub(crate) const FINISHED: &str = "finished.json";
 pub(crate) const FINISHED_PART: &str = "finished.json.new";
-pub(crate) const DELTA: &str = "delta-";
 pub(crate) const LOG: &str = ".log";
 pub(crate) const PARTIAL: &str = ".part";
 pub(crate) const MANIFEST_PART: &str = "manifest.json.part";

@@ -38,7 +38,7 @@ mod hits;
 mod index;
 mod invalid_option;
 mod kag;
-mod layout;
+pub mod layout;
 mod lexical;
 mod live;
 mod location;

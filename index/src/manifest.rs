@@ -10,6 +10,7 @@ use std::path::{Component, Path};
 use serde::{Deserialize, Serialize};
 
 use crate::checksum::FileChecksum;
+use crate::delta::log;
 use crate::embed::Embed;
 use crate::error::IndexError;
 use crate::layout::{MANIFEST, delta_number, graph_file, snapshot_file, snapshot_name};
@@ -283,6 +284,23 @@ impl Manifest {
             }
         }
         Ok(())
+    }
+
+    /// Checks the file `name` of the snapshot in `dir` before a copy of it is published: a file of the base snapshot
+    /// whole, unless all its bytes are `known` to be good, or the records of the log of changes after the first `known`
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`IndexError::Corrupt`] with the first damage; and if the file cannot be read.
+    pub fn check_file(&self, dir: &Path, name: &str, known: u64) -> Result<(), IndexError> {
+        let path = dir.join(name);
+        if let Some(sum) = self.files.get(name).filter(|sum| known < sum.bytes) {
+            return sum.check(&path, self.base());
+        }
+        match self.delta.as_ref().filter(|delta| delta.log == name) {
+            Some(delta) => log::check(&path, known, delta.bytes, self.embedder.dims),
+            None => Ok(()),
+        }
     }
 
     /// Checks that every listed file lies in the folder of the snapshot, and that every file read on opening is listed.

@@ -9,7 +9,7 @@ use crate::checksum::FileChecksum;
 use crate::delta::log;
 use crate::error::IndexError;
 use crate::folder::{self, LockedFolder};
-use crate::manifest::Manifest;
+use crate::manifest::{DeltaInfo, Manifest};
 
 /// Result of [`repair`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,8 +22,9 @@ pub struct RepairReport {
 
 /// Replaces every damaged block of the published snapshot in `dir` by the same block of a copy of the index in `from`,
 /// such as a replica or a backup. Each repaired file must have its recorded checksum. The copy may be of another
-/// snapshot, as long as it holds the same files. Searches of the index continue with the damaged files until the index
-/// is opened again. A [`LiveIndex`](crate::LiveIndex) opens it with its next scrub, commit or merge.
+/// snapshot, as long as it holds the same files; of the log of changes it may hold the beginning alone, if the rest of
+/// the log in `dir` is whole. Searches of the index continue with the damaged files until the index is opened again. A
+/// [`LiveIndex`](crate::LiveIndex) opens it with its next scrub, commit or merge.
 ///
 /// # Errors
 /// If the copy lacks a damaged block or it is damaged there too; if another process is writing; if the disk fails.
@@ -57,10 +58,9 @@ pub fn repair(dir: &Path, from: &Path) -> Result<RepairReport, IndexError> {
         let path = dir.join(&delta.log);
         let dims = manifest.embedder.dims;
         if log::read(&path, delta.bytes, dims).is_err() {
-            let copy = from.join(&delta.log);
-            log::read(&copy, delta.bytes, dims)?;
-            replace(&path, &read(&copy, 0..delta.bytes)?)?;
-            report.replaced.push((delta.log.clone(), 0..delta.bytes));
+            let common = common_log(&source, delta);
+            restore_log(&path, &from.join(&delta.log), common..delta.bytes, dims)?;
+            report.replaced.push((delta.log.clone(), 0..common));
         }
     }
     Ok(report)
@@ -83,6 +83,25 @@ fn restore(path: &Path, copy: &Path, sum: &FileChecksum, damaged: &[Range<u64>])
     }
     if FileChecksum::of_bytes(&bytes).crc32 != sum.crc32 {
         return Err(IndexError::corrupt(copy, "it is damaged where the other copy is"));
+    }
+    replace(path, &bytes)
+}
+
+/// Returns the length of the beginning of a log that the copy has too. A copy whose manifest names another log may
+/// still hold this one.
+fn common_log(source: &Manifest, delta: &DeltaInfo) -> u64 {
+    let copied = source.delta.as_ref().filter(|copied| copied.log == delta.log);
+    copied.map_or(delta.bytes, |copied| copied.bytes.min(delta.bytes))
+}
+
+/// Writes a log anew, with everything before the range `own` from the copy.
+fn restore_log(path: &Path, copy: &Path, own: Range<u64>, dims: usize) -> Result<(), IndexError> {
+    log::check(path, own.start, own.end, dims)?;
+    log::check(copy, 0, own.start, dims)?;
+    let mut bytes = read(copy, 0..own.start)?;
+    // A log that is missing is copied whole.
+    if !own.is_empty() {
+        bytes.extend(read(path, own)?);
     }
     replace(path, &bytes)
 }

@@ -17,19 +17,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use waymark_index::openie::Builtin;
-use waymark_index::{Extract, IndexError, Passage, Passages, Triple};
-
-struct Read(Vec<Passage>);
-
-impl Passages for Read {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        Ok(self.0[number as usize].clone())
-    }
-}
+use waymark_index::{Extract, Passage, Passages, Triple};
 
 #[derive(Deserialize)]
 struct Row {
@@ -49,12 +37,11 @@ fn rows<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
 }
 
-fn found(passages: Vec<Passage>) -> Vec<Vec<Triple>> {
-    let passages = Read(passages);
+fn found(passages: &dyn Passages) -> Vec<Vec<Triple>> {
     let numbers: Vec<u32> = (0..u32::try_from(passages.len()).unwrap()).collect();
     let mut found = Vec::new();
     Builtin
-        .extract(&passages, &numbers, &mut |number, triples| {
+        .extract(passages, &numbers, &mut |number, triples| {
             assert_eq!(number as usize, found.len());
             found.push(triples);
             Ok(())
@@ -125,9 +112,10 @@ fn pairs_agree_with_those_of_a_language_model() {
     let corpus: Vec<Row> = rows(&data.join(passages));
     let gold: Vec<Gold> = rows(&data.join(triples));
     let ids: Vec<String> = corpus.iter().map(|row| row.id.clone()).collect();
-    let passages = corpus.into_iter().map(|Row { id, title, text }| Passage { id, title, text }).collect();
+    let passage = |Row { id, title, text }| Passage { id, title, text };
+    let passages: Vec<Passage> = corpus.into_iter().map(passage).collect();
     let start = Instant::now();
-    let found = found(passages);
+    let found = found(&passages);
     let seconds = start.elapsed().as_secs_f64();
     let mut exact = Score::default();
     let mut contained = Score::default();
@@ -162,7 +150,7 @@ fn sentence(title: &str, text: &str) -> Vec<String> {
     let others = ["Charlie Day", "Marvin Gaye", "Let's Get It On", "Boso the Elder", "Lothair II", "Steno (director)"];
     let mut passages = vec![passage(title, text)];
     passages.extend(others.map(|title| passage(title, "")));
-    let found = found(passages);
+    let found = found(&passages);
     found[0].iter().map(|triple| format!("{} | {} | {}", triple.subject, triple.relation, triple.object)).collect()
 }
 
@@ -246,13 +234,13 @@ proptest! {
             let passage = |title: &String| Passage { id: title.clone(), title: title.clone(), text: text.clone() };
             titles.iter().map(passage).collect::<Vec<_>>()
         };
-        let once = found(passages());
+        let once = found(&passages());
         prop_assert_eq!(once.len(), titles.len());
         for triple in once.iter().flatten() {
             prop_assert!(!triple.subject.is_empty() && !triple.relation.is_empty() && !triple.object.is_empty());
             prop_assert_ne!(&triple.subject, &triple.object);
         }
-        prop_assert_eq!(once, found(passages()));
+        prop_assert_eq!(once, found(&passages()));
     }
 }
 
@@ -377,7 +365,7 @@ fn long_passages_take_no_longer_than_their_length_asks_for() {
     for text in texts {
         let start = text.chars().take(40).collect::<String>();
         let started = Instant::now();
-        found(vec![Passage { id: "a".to_owned(), title: "Marvin Gaye".to_owned(), text }]);
+        found(&vec![Passage { id: "a".to_owned(), title: "Marvin Gaye".to_owned(), text }]);
         let took = started.elapsed();
         println!("{took:>9.2?}  {start}");
         // Linear time is far below this even in a debug build on a busy machine, quadratic time far above.

@@ -443,3 +443,31 @@ fn a_scrub_names_the_damage_and_a_copy_repairs_it() {
         open(&dir).unwrap();
     }
 }
+
+#[test]
+fn a_copy_that_is_a_commit_behind_repairs_its_part_of_the_log() {
+    let (temp, dir) = index(9);
+    add(&dir, "first", &appending());
+    let backup = temp.path().join("backup");
+    copy(&dir, &backup);
+    add(&dir, "second", &appending());
+    let log = dir.join(&open(&dir).unwrap().manifest().delta.as_ref().unwrap().log);
+    let whole = fs::read(&log).unwrap();
+    let flip = |place: usize| {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 16;
+        fs::write(&log, bytes).unwrap();
+    };
+    // The copy does not have the second record.
+    flip(whole.len() - 9);
+    let error = repair(&dir, &backup).unwrap_err().to_string();
+    assert!(error.contains(log.to_str().unwrap()), "{error}");
+    flip(20);
+    assert!(open(&dir).is_err());
+    assert_eq!(repair(&dir, &backup).unwrap().replaced.len(), 1);
+    assert!(fs::read(&log).unwrap() == whole);
+    let repaired = open(&dir).unwrap();
+    for id in ["first", "second"] {
+        assert!(repaired.number(id).unwrap().is_some(), "{id}");
+    }
+}

@@ -44,9 +44,9 @@ pub fn embedder(config: &EmbedderConfig, cache: Option<PathBuf>, team: Arc<Team>
         EmbedderConfig::Weights { name, query_arithmetic } => (name, *query_arithmetic),
         EmbedderConfig::Endpoint { url, model, key_env, ca, timeout } => {
             let roots = TrustedRoots::of_flag("--embedder-ca", ca.as_deref())?;
-            let endpoint = EmbedEndpoint::new(url, model, key_in(key_env)?, *timeout).context("--embedder")?;
+            let endpoint = EmbedEndpoint::new(url, model, key_in(key_env)?, *timeout, roots).context("--embedder")?;
             // Measured at once, because the index must know the length of the vectors before it takes any.
-            let endpoint = endpoint.trusting(roots).measured().context("--embedder")?;
+            let endpoint = endpoint.measured().context("--embedder")?;
             return Ok(Embedding::Endpoint(Box::new(endpoint)));
         }
     };
@@ -80,10 +80,10 @@ pub fn reranker(config: &RerankerConfig, cache: Option<PathBuf>, team: Arc<Team>
             Ok(Reranking::Model(Box::new(Reranker::open(&dir, team).context("--reranker")?)))
         }
         RerankerConfig::Endpoint { url, model, key_env, ca, timeout } => {
-            // No request is sent yet: the endpoint may start after the server.
-            let endpoint = RerankEndpoint::new(url, model.clone(), key_in(key_env)?, *timeout).context("--reranker")?;
             let roots = TrustedRoots::of_flag("--reranker-ca", ca.as_deref())?;
-            Ok(Reranking::Endpoint(Box::new(endpoint.trusting(roots))))
+            // No request is sent yet: the endpoint may start after the server.
+            let endpoint = RerankEndpoint::new(url, model.clone(), key_in(key_env)?, *timeout, roots);
+            Ok(Reranking::Endpoint(Box::new(endpoint.context("--reranker")?)))
         }
     }
 }
@@ -122,12 +122,12 @@ pub fn live(
     Ok(live)
 }
 
-/// Starts search threads over `live`.
+/// Starts search threads over `live`. A search has `timeout`.
 ///
 /// # Errors
 /// If a thread cannot be started.
-pub fn searcher(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
-    let limits = SearchLimits { threads: config.threads, waiting: SEARCHES_WAITING, timeout: config.deadline };
+pub fn searcher(live: &Arc<LiveIndex>, threads: usize, timeout: Duration) -> anyhow::Result<Arc<dyn Search>> {
+    let limits = SearchLimits { threads, waiting: SEARCHES_WAITING, timeout };
     Ok(Arc::new(Searcher::new(Arc::clone(live), limits)?))
 }
 

@@ -16,9 +16,9 @@ use crate::trusted_roots::TrustedRoots;
 /// If the key, URL or certificates of the model's endpoint are invalid.
 pub fn fact_filter(config: &FactFilterConfig) -> anyhow::Result<Arc<dyn FactFilter>> {
     let key = key_in(&config.key_env)?;
-    // No request is sent yet: the endpoint may start after the server.
-    let complete = ChatEndpoint::new(&config.url, &config.model, key, config.timeout).context("--fact-filter-url")?;
     let roots = TrustedRoots::of_flag("--fact-filter-ca", config.ca.as_deref())?;
-    let filter = ModelFilter::new(Arc::new(complete.trusting(roots)));
+    // No request is sent yet: the endpoint may start after the server.
+    let complete = ChatEndpoint::new(&config.url, &config.model, key, config.timeout, roots);
+    let filter = ModelFilter::new(Arc::new(complete.context("--fact-filter-url")?));
     Ok(Arc::new(if config.fallback { filter.falling_back() } else { filter }))
 }

@@ -28,6 +28,11 @@ impl Reranking {
             Reranking::Mock => Some(text.split_whitespace().count()),
         }
     }
+
+    /// Returns `true` if the reranker is an endpoint, which encodes no text here.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Reranking::Endpoint(_))
+    }
 }
 
 impl Rerank for Reranking {

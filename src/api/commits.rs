@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -16,6 +15,7 @@ use super::commit_response::CommitResponse;
 use super::episodes;
 use super::error::{ApiError, Code, ErrorBody, ErrorDetail};
 use super::library::{ChangeProgress, ChangeTicket};
+use super::path_param::PathParam;
 use super::state::{AppState, now};
 use super::vector_stores::DocumentRoom;
 use crate::keys::KeyOwner;
@@ -159,13 +159,12 @@ pub(super) fn resume(state: &AppState) {
 pub(crate) async fn get(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<CommitStatus>, ApiError> {
-    let unknown = |message: String| ApiError::new(Code::CommitNotFound, message).with_param("id");
-    let Path(id) = id.map_err(|error| unknown(error.body_text()))?;
     // A change of another key is reported as unknown, so its existence is not revealed.
     let kept = state.commits.get(&id).filter(|kept| kept.owner == caller.owner);
-    let kept = kept.ok_or_else(|| unknown(format!("no change `{id}` is known")))?;
+    let unknown = || ApiError::new(Code::CommitNotFound, format!("no change `{id}` is known")).with_param("id");
+    let kept = kept.ok_or_else(unknown)?;
     Ok(axum::Json(kept.status()))
 }
 

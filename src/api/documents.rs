@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery};
+use axum::extract::RawQuery;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,6 +18,7 @@ use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::indexes::{IndexOnly, IndexedState};
 use super::library::Library;
 use super::pagination::{PAGE, limit};
+use super::path_param::PathParam;
 use super::state::AppState;
 use super::vector_stores::DocumentRoom;
 
@@ -164,10 +164,9 @@ async fn room(state: &AppState, caller: &Caller, documents: &[DocumentBody]) -> 
 pub(crate) async fn delete(
     IndexOnly(state): IndexOnly,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<CommitResponse>, ApiError> {
     let library = state.library()?;
-    let id = known(id)?;
     let changes = Changes::delete([id.clone()]);
     let made = library.submit(changes.into(), &caller, &state.metrics.index, &state.drain)?.finished().await?;
     // Only the commit knows whether the document existed: a check beforehand could race with other changes.
@@ -188,10 +187,9 @@ pub(crate) async fn delete(
     ))]
 pub(crate) async fn get(
     IndexOnly(state): IndexOnly,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<DocumentResponse>, ApiError> {
     let index = state.library()?.live.current();
-    let id = known(id)?;
     let document = index.passage(&id).map_err(|error| broken(&error))?.ok_or_else(|| absent(&id))?;
     let snapshot = index.manifest().snapshot;
     Ok(axum::Json(DocumentResponse { object: "document", snapshot, document: document.into() }))
@@ -277,16 +275,11 @@ impl AppState {
     }
 }
 
-/// Extracts the document ID from the path. An ID that is not UTF-8 cannot belong to any document.
-pub(super) fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
-    let Path(id) = id.map_err(|error| ApiError::new(Code::DocumentNotFound, error.body_text()).with_param("id"))?;
-    Ok(id)
-}
-
 pub(super) fn absent(id: &str) -> ApiError {
     ApiError::new(Code::DocumentNotFound, format!("the document `{id}` does not exist")).with_param("id")
 }
 
-fn broken(error: &IndexError) -> ApiError {
+/// Converts an error of reading the index.
+pub(super) fn broken(error: &IndexError) -> ApiError {
     ApiError::new(Code::SearchFailed, error.to_string())
 }

@@ -123,7 +123,7 @@ pub(super) fn check_embedded(param: &str, bytes: usize, limit: usize) -> Result<
 
 /// Wraps `work` so that it holds `share` until it ends. Blocking work continues even if its request is dropped, so the
 /// share must belong to the work.
-pub(super) fn holding<T>(share: EncodingShare, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+fn holding<T>(share: EncodingShare, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
     move || {
         let _held = share;
         work()

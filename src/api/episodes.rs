@@ -106,7 +106,8 @@ pub(super) async fn start_all(
     if let Some(time) = episodes.iter().map(|recorded| recorded.episode.time()).max() {
         caller.lifetime.end_by(Instant::now() + time + state.config.connection.send);
     }
-    let events = admitted(follow(episodes, policy, &state.metrics, &caller.accounts), count).await?;
+    let events = follow(episodes, policy, &state.metrics, &caller.accounts, &admission);
+    let events = admitted(events, count).await?;
     // From here on, dropped episodes count as canceled and leave a trace.
     admission.store(true, Relaxed);
     Ok(events)

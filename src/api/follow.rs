@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,9 @@ use waymark_agent::{AgentError, EpisodeEnd, Event, Policy, Trajectory};
 
 use super::auth::Accounts;
 use super::episodes::{RecordedEpisode, ServedEpisode};
-use super::error::ApiError;
+use super::error::{ApiError, Code};
 use super::metrics::ServerMetrics;
-use super::traces::Recorder;
+use super::traces::{Recorder, RequestAdmission};
 
 /// Capacity of the event queue between an episode and its reader. A full queue pauses the episode.
 const QUEUED: usize = 64;
@@ -25,15 +26,19 @@ const QUEUED: usize = 64;
 pub(crate) type Events = BoxStream<'static, (usize, Result<Event, ApiError>)>;
 
 /// Runs episodes concurrently and records the traces of those that have a recorder. No task is spawned: the episodes
-/// run while the stream is polled, and are canceled when it is dropped.
+/// run while the stream is polled, and are canceled when it is dropped. The caller sets `admission` once all of them are
+/// admitted.
 pub(crate) fn follow(
     episodes: Vec<RecordedEpisode>,
     policy: &Arc<Policy>,
     metrics: &ServerMetrics,
     accounts: &Accounts,
+    admission: &RequestAdmission,
 ) -> Events {
     let each = episodes.into_iter().enumerate().map(|(index, RecordedEpisode { episode, recorder })| {
-        let record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), episode.prompt_tokens());
+        let admission = Arc::clone(admission);
+        let prompt = episode.prompt_tokens();
+        let record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), prompt, admission);
         events(episode, record, recorder).map(move |event| (index, event)).boxed()
     });
     stream::select_all(each).boxed()
@@ -89,7 +94,10 @@ pub(crate) async fn complete(
     metrics: &ServerMetrics,
     accounts: &Accounts,
 ) -> Result<Trajectory, ApiError> {
-    let mut record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), episode.prompt_tokens());
+    // The episodes of a batch are admitted together, before they run.
+    let admission = Arc::new(AtomicBool::new(true));
+    let prompt = episode.prompt_tokens();
+    let mut record = EpisodeRecord::new(metrics.clone(), policy.clone(), accounts.clone(), prompt, admission);
     let (sender, mut receiver) = mpsc::channel(QUEUED);
     let run = AssertUnwindSafe(episode.run(sender)).catch_unwind();
     // Events must be received even if unused: a full channel would stop the episode.
@@ -113,19 +121,41 @@ struct EpisodeRecord {
     policy: Arc<Policy>,
     /// Limits that the tokens of the episode count towards.
     accounts: Accounts,
+    /// Number of tokens of the prompt.
+    prompt: usize,
+    /// Admission of the episode's request.
+    admission: RequestAdmission,
     tokens: EventTokens,
+    /// If `true`, tokens of the episode have been computed.
+    computed: bool,
     started: Instant,
     spoke: bool,
     outcome: &'static str,
 }
 
 impl EpisodeRecord {
-    fn new(metrics: ServerMetrics, policy: Arc<Policy>, accounts: Accounts, prompt: usize) -> Self {
+    fn new(
+        metrics: ServerMetrics,
+        policy: Arc<Policy>,
+        accounts: Accounts,
+        prompt: usize,
+        admission: RequestAdmission,
+    ) -> Self {
         // The prompt counts at once, so the next requests of the key wait for it.
         accounts.count_tokens(prompt);
-        // An episode that is dropped before it sets an outcome was canceled.
-        let tokens = EventTokens::default();
-        Self { metrics, policy, accounts, tokens, started: Instant::now(), spoke: false, outcome: "cancelled" }
+        Self {
+            metrics,
+            policy,
+            accounts,
+            prompt,
+            admission,
+            tokens: EventTokens::default(),
+            computed: false,
+            started: Instant::now(),
+            spoke: false,
+            // An episode that is dropped before it sets an outcome was canceled.
+            outcome: "cancelled",
+        }
     }
 
     fn end(&mut self, outcome: &'static str) {
@@ -136,6 +166,7 @@ impl EpisodeRecord {
     fn note(&mut self, event: &Event) -> bool {
         let tokens = self.tokens.added_by(event);
         self.accounts.count_tokens(tokens);
+        self.computed |= tokens > 0 || matches!(event, Event::Finished { .. });
         match event {
             Event::Think { .. } | Event::Query { .. } | Event::Answer { .. } | Event::Text { .. } if !self.spoke => {
                 self.spoke = true;
@@ -164,6 +195,11 @@ impl EpisodeRecord {
 
 impl Drop for EpisodeRecord {
     fn drop(&mut self) {
+        let is_refused = self.outcome == Code::QueueFull.name() || !self.admission.load(Relaxed);
+        // A refused request uses nothing up, or its retries would.
+        if is_refused && !self.computed {
+            self.accounts.uncount_tokens(self.prompt);
+        }
         self.metrics.episode_ended(&self.policy.name, self.outcome, self.started.elapsed());
     }
 }

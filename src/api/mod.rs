@@ -33,7 +33,7 @@
 //! | `blocking` | work off the async threads |
 //! | `fair_slots` | bounded numbers of places that keys share |
 //! | `encoding` | bounds of texts before they are encoded, and the memory for encoding them |
-//! | `body` | parsing of request bodies |
+//! | `body`, `path_param` | parsing of request bodies, and of parameters in paths |
 //! | `metadata` | checks of the pairs that clients attach to objects |
 //! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
 //! | `chunks` | streaming of both kinds of completions |
@@ -90,10 +90,12 @@ pub mod models;
 mod observe;
 mod openapi;
 pub mod pagination;
+mod path_param;
 mod playground;
 pub mod policies;
 mod policy_registry;
 pub mod rag;
+mod record_folder;
 mod records;
 pub mod rerank;
 pub mod responses;

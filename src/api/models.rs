@@ -1,7 +1,6 @@
 //! `/v1/models`: the served policies, each as a model, the embedder and the reranker.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::Serialize;
 use utoipa::ToSchema;
 use waymark_agent::{LoadedBase, WeightsSummary};
@@ -9,6 +8,7 @@ use waymark_index::Rerank;
 
 use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
+use super::path_param::PathParam;
 use super::state::AppState;
 
 /// Policy, embedder or reranker, as a model of the OpenAI interface.
@@ -114,10 +114,8 @@ pub(crate) async fn list(State(state): State<AppState>, caller: Caller) -> axum:
 pub(crate) async fn get(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<ServedModel>, ApiError> {
-    // A name that is not UTF-8 cannot belong to any model.
-    let Path(id) = id.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()).with_param("model"))?;
     let known = models(&state, &caller).find(|model| model.id == id);
     known.map(axum::Json).ok_or_else(|| {
         ApiError::new(Code::ModelNotFound, format!("the model `{id}` does not exist")).with_param("model")

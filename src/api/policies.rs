@@ -1,7 +1,6 @@
 //! `/v1/policies`: lists, loads, replaces and unloads policies while requests run.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,6 +8,7 @@ use utoipa::ToSchema;
 use super::blocking::run_to_end;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::path_param::PathParam;
 use super::policy_registry::{LoadedPolicy, PolicyStore, ServedPolicy};
 use super::records::not_stored;
 use super::state::AppState;
@@ -129,9 +129,8 @@ pub(crate) async fn load(
     ))]
 pub(crate) async fn unload(
     State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
+    PathParam(name): PathParam<String>,
 ) -> Result<axum::Json<PolicyChange>, ApiError> {
-    let Path(name) = name.map_err(|error| ApiError::new(Code::ModelNotFound, error.body_text()))?;
     let running = state.drain.enter();
     let unloaded = run_to_end(async move {
         let _running = running;

@@ -12,7 +12,7 @@ use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
 use super::encoder_queue::EncoderQueue;
-use super::encoding::{check_embedded, holding};
+use super::encoding::check_embedded;
 use super::error::{ApiError, Code, Refusals};
 use super::error_mapping::encoder_error;
 use super::state::AppState;
@@ -177,7 +177,7 @@ fn check(request: &RerankRequest, served: &ServedReranker) -> Result<(), ApiErro
 }
 
 /// Scores documents chunk by chunk on blocking threads, and counts their tokens. Between two chunks other requests have
-/// their turn.
+/// their turn. An endpoint takes several requests at once, so it needs no turns.
 async fn score(
     state: &AppState,
     caller: &Caller,
@@ -186,21 +186,25 @@ async fn score(
     mut documents: Vec<String>,
 ) -> Result<(Vec<RerankScore>, Option<usize>), ApiError> {
     // Admission lasts for the whole request, while turns are taken per chunk.
-    let _admitted = served.queue.admit(caller)?;
+    let admitted = Arc::new(served.queue.admit(caller)?);
+    let remote = served.reranker.is_remote();
     let query: Arc<str> = query.into();
     let mut scores = Vec::with_capacity(documents.len());
     let mut tokens = Some(0);
     while !documents.is_empty() {
         let chunk: Vec<String> = documents.drain(..CHUNK.min(documents.len())).collect();
-        let turn = served.queue.turn().await;
+        let place = Arc::clone(&admitted);
+        // An endpoint encodes nothing here, and its slowest reply would hold the turn.
+        let turn = if remote { None } else { Some(served.queue.turn().await) };
         // Admitted after the turn was taken, so a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).chain([query.len()]).max().unwrap_or(0);
-        let share = state.admit_embedding("documents", longest, MAX_TEXT_BYTES).await?;
+        let share =
+            if remote { None } else { Some(state.admit_embedding("documents", longest, MAX_TEXT_BYTES).await?) };
         let reranker = Arc::clone(&served.reranker);
         let query = Arc::clone(&query);
         let work = move || -> Result<_, ApiError> {
-            // The blocking thread holds the turn, because it keeps working even if the request is dropped.
-            let _held = turn;
+            // The blocking thread holds them, because it keeps working even if the request is dropped.
+            let _held = (place, turn, share);
             let texts: Vec<&str> = chunk.iter().map(String::as_str).collect();
             // The query is encoded again with each document, and so it is counted with each.
             let own = reranker.count_tokens(&query);
@@ -215,7 +219,7 @@ async fn score(
                 Err(ApiError::new(Code::Internal, "the reranker failed: it did not score every document"))
             }
         };
-        let (more, count) = run_blocking(holding(share, work)).await?;
+        let (more, count) = run_blocking(work).await?;
         scores.extend(more);
         // One chunk without a count makes the sum unknown.
         tokens = tokens.zip(count).map(|(tokens, count)| tokens + count);

@@ -15,6 +15,9 @@ const MAX_CHOICES: u32 = 16;
 /// Maximum number of alternatives per token, as in OpenAI's chat interface.
 const MAX_ALTERNATIVES: u32 = 20;
 
+/// Smallest log-probability sent, standing for a probability of 0, as in OpenAI's interface: JSON has no infinities.
+pub(crate) const MIN_LOGPROB: f32 = -9999.0;
+
 /// Maximum number of stop strings, as in OpenAI's interface.
 pub(crate) const MAX_STOPS: usize = 4;
 

@@ -89,7 +89,7 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
         }
         _ => None,
     };
-    let searcher = live.as_ref().map(|live| assembly::searcher(live, &config.retrieval)).transpose()?;
+    let searcher = live.as_ref().map(|live| searcher(live, &config.retrieval)).transpose()?;
     let others = match &embedder {
         Some(embedder) => other_indexes(&indexes.retrieval, embedder, reranker.as_ref())?,
         None => Vec::new(),
@@ -169,6 +169,11 @@ fn searched(embedder: &SharedEmbedder) -> Arc<dyn Embed> {
     Arc::clone(embedder) as Arc<dyn Embed>
 }
 
+/// Starts the search threads of an index.
+fn searcher(live: &Arc<LiveIndex>, config: &RetrievalConfig) -> anyhow::Result<Arc<dyn Search>> {
+    assembly::searcher(live, config.threads, config.deadline)
+}
+
 /// Opens the indexes other than the default one. Each has search threads of its own.
 fn other_indexes(
     config: &RetrievalConfig,
@@ -179,7 +184,7 @@ fn other_indexes(
     for (name, dir) in &config.others {
         let live = assembly::live(dir, searched(embedder), reranker.cloned(), config)
             .with_context(|| format!("--index {name}={}", dir.display()))?;
-        let searcher = assembly::searcher(&live, config)?;
+        let searcher = searcher(&live, config)?;
         opened.push((name.clone(), live, searcher));
     }
     Ok(opened)
@@ -200,7 +205,7 @@ impl OpenIndex for IndexOpener {
 
     fn open(&self, dir: &Path) -> anyhow::Result<IndexParts> {
         let live = assembly::live(dir, searched(&self.embedder), self.reranker.clone(), &self.config)?;
-        let searcher = assembly::searcher(&live, &self.config)?;
+        let searcher = searcher(&live, &self.config)?;
         tend(&live, &self.config)?;
         Ok(IndexParts { searcher, library: library(live, &self.config) })
     }

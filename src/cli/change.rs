@@ -15,6 +15,7 @@ use waymark_runtime::printable;
 
 use super::build_bars::{BuildBars, mebibytes};
 use super::corpus::{self, CorpusArgs};
+use super::documents::SUGGESTED;
 use super::triples::{self, TripleProvider};
 
 /// Adds documents to an index, or replaces those with the same IDs.
@@ -130,9 +131,6 @@ impl AddArgs {
 
 /// Number of IDs of new documents that are printed.
 const SHOWN: usize = 20;
-
-/// Number of suggestions for an unknown ID.
-const SUGGESTED: usize = 5;
 
 impl RemoveArgs {
     pub(crate) fn run(self) -> anyhow::Result<()> {

@@ -23,6 +23,9 @@ const EVENT_CAPACITY: usize = 64;
 /// Timeout of a connection, TLS handshake included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Timeout of the readiness check.
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Timeout of a silent server, before and within its response. An idle server pings every 15 seconds unless
 /// `--ping-seconds` sets another interval.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
@@ -114,15 +117,15 @@ impl Client {
         }
     }
 
-    /// Checks that the server is ready (`/ready`, which needs no key) within `limit`.
+    /// Checks that the server is ready (`/ready`, which needs no key) within two seconds.
     ///
     /// # Errors
     /// If the server cannot be reached, does not respond in time, or is not ready.
-    pub(crate) async fn ready(&self, limit: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn ready(&self) -> anyhow::Result<()> {
         let agent = self.agent.clone();
         let url = format!("{}/ready", self.base);
         let ask = move || -> anyhow::Result<()> {
-            let asked = agent.get(&url).config().timeout_global(Some(limit)).build().call();
+            let asked = agent.get(&url).config().timeout_global(Some(READY_TIMEOUT)).build().call();
             accepted(asked.map_err(|error| unreachable(&url, error))?).map(drop)
         };
         spawn_blocking(ask).await?

@@ -53,7 +53,7 @@ pub(crate) struct DocumentsArgs {
 }
 
 /// Number of suggestions for an unknown ID.
-const SUGGESTED: usize = 5;
+pub(super) const SUGGESTED: usize = 5;
 
 /// Characters of a text in a list.
 const BEGINNING: usize = 60;

@@ -3,17 +3,11 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use waymark_runtime::environment::variable;
 
-use super::client::{self, Client};
-
-/// Timeout of the response.
-const READY_TIMEOUT: Duration = Duration::from_secs(2);
+use super::server_args::UrlArgs;
 
 /// Checks whether a server is ready: exit code 0 if `/ready` returns 200 within two seconds, otherwise 1 with the
 /// reason.
@@ -29,21 +23,14 @@ Examples:
   WAYMARK_PORT=9000 waymark health
   waymark health --url https://host:8080 --ca cert.pem")]
 pub(crate) struct Args {
-    /// URL of the server.
-    #[arg(long, env = "WAYMARK_URL", value_name = "URL", value_parser = client::server_url)]
-    url: Option<String>,
-
-    /// File of CA certificates (PEM) to trust instead of the public ones when the server uses HTTPS.
-    #[arg(long, env = "WAYMARK_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    server: UrlArgs,
 }
 
 impl Args {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
-        let named = self.url.is_some();
-        let url = self.url.map_or_else(|| local_url(variable), Ok)?;
-        let client = if named { Client::new(&url) } else { Client::local(&url) };
-        client.trusting(self.ca.as_deref())?.ready(READY_TIMEOUT).await?;
+        let (url, client) = self.server.client(None)?;
+        client.ready().await?;
         writeln!(io::stdout(), "{url} is ready")?;
         Ok(())
     }

@@ -55,7 +55,8 @@ pub(crate) struct PushArgs {
 /// Fetches the newest published snapshot of an index.
 ///
 /// A directory that was pulled before gets only what has changed. A server that has the directory open searches the new
-/// snapshot at once. An index that was built or changed in the directory is an error, unless `--replace` is given.
+/// snapshot at once. Files that are missing or were cut are fetched again. An index that was built or changed in the
+/// directory is an error, unless `--replace` is given.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -68,7 +69,8 @@ pub(crate) struct PullArgs {
     /// Directory of the index.
     dir: PathBuf,
 
-    /// Replace an index that was built or changed in the directory.
+    /// Replace an index that was built or changed in the directory, and repair one that is damaged: all of its files
+    /// are compared with those published.
     #[arg(long)]
     replace: bool,
 }
@@ -118,7 +120,7 @@ impl PullArgs {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let started = Instant::now();
         let remote = RemoteIndex::open(&self.source)?;
-        let mut replica = Replica::open(&self.dir, remote)?.replacing(self.replace);
+        let mut replica = Replica::open(&self.dir, remote)?.replacing(self.replace).comparing(self.replace);
         let report = replica.refresh().await?;
         let mut out = io::stdout().lock();
         let dir = self.dir.display();

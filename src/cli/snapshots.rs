@@ -36,9 +36,9 @@ pub(crate) struct RestoreArgs {
 
 /// Replaces damaged blocks of an index with those of an undamaged copy.
 ///
-/// The copy may be a replica or a backup, as long as it holds the same files. A server that has the index open begins
-/// to read the repaired files within ten seconds, and then searches them. Without a copy, build the index again from
-/// its corpus.
+/// The copy may be a replica or a backup, as long as it holds the same files. One that is some commits behind repairs
+/// its part of the log of changes. A server that has the index open begins to read the repaired files within ten
+/// seconds, and then searches them. Without a copy, build the index again from its corpus.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:

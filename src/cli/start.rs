@@ -3,6 +3,9 @@
 use std::future::Future;
 use std::io::{self, IsTerminal};
 use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
 
 use crate::config::ServeConfig;
 use crate::keys::ApiKeys;
@@ -40,12 +43,23 @@ fn has_reloadable_files(config: &ServeConfig) -> bool {
     keys || policies || config.tls.is_some()
 }
 
-/// Reloads the files of `server` on every SIGHUP of `hangups`: keys, certificates, and policy directories. Without
-/// `hangups` SIGHUP keeps its default action and ends the process.
+/// Reloads the files of `server` on every SIGHUP of `hangups`: keys, certificates, and policy directories. Policies have
+/// a task of their own, because engines elsewhere may take minutes to load an adapter, and a revoked key must not be
+/// accepted meanwhile. Without `hangups` SIGHUP keeps its default action and ends the process.
 pub(crate) fn reload_on_hangup(server: &Server, hangups: Option<Hangups>) {
     let Some(mut hangups) = hangups else { return };
     let state = server.state().clone();
     let tls = server.tls();
+    // Signals that come during a reload of the policies cause one more.
+    let hung_up = Arc::new(Notify::new());
+    let reloading = state.clone();
+    let noticed = Arc::clone(&hung_up);
+    tokio::spawn(async move {
+        loop {
+            noticed.notified().await;
+            reloading.reload_policies().await;
+        }
+    });
     tokio::spawn(async move {
         loop {
             hangups.next().await;
@@ -56,7 +70,7 @@ pub(crate) fn reload_on_hangup(server: &Server, hangups: Option<Hangups>) {
             if let Err(error) = read.await {
                 tracing::error!(%error, "the reload failed");
             }
-            state.reload_policies().await;
+            hung_up.notify_one();
         }
     });
 }

@@ -1,7 +1,6 @@
 //! `waymark status`: what a running server serves, and how busy it is.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -9,9 +8,6 @@ use waymark_runtime::PrintableWriter;
 
 use super::client::Client;
 use super::server_args::ServerArgs;
-
-/// Timeout of the readiness check.
-const READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Width of the column of names.
 const NAME: usize = 10;
@@ -39,7 +35,7 @@ impl Args {
         let (url, client) = self.server.client()?;
         // Asked first, so a missing server gives one error instead of several.
         client.text("/health").await?;
-        let ready = client.ready(READY_TIMEOUT).await;
+        let ready = client.ready().await;
         // Either may be closed to this key, which should not hide the other.
         let models = fetch(&client, "/v1/models").await;
         let load = fetch(&client, "/debug/load").await;

@@ -193,7 +193,7 @@ impl Args {
         };
         let timeout = Duration::from_secs(self.openie_timeout.unwrap_or(TIMEOUT).into());
         let roots = TrustedRoots::of_flag("--openie-ca", self.openie_ca.as_deref())?;
-        let complete = ChatEndpoint::new(&url, &model, key, timeout).context("--openie-url")?.trusting(roots);
+        let complete = ChatEndpoint::new(&url, &model, key, timeout, roots).context("--openie-url")?;
         let journal = journal(out);
         let options = EndpointOptions {
             concurrency: self.openie_concurrency.unwrap_or(CONCURRENCY).into(),

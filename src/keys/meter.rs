@@ -89,15 +89,20 @@ impl Meter {
     /// Takes back what [`Meter::count_requests`] counted.
     pub(crate) fn uncount_requests(&self, limits: &KeyLimits, more: usize, now: Instant) {
         let Some(rate) = limits.requests_per_minute else { return };
-        let mut usage = self.usage();
-        let bucket = Bucket::of(&mut usage.requests, rate, now);
-        bucket.level = (bucket.level + more as f64).min(f64::from(rate));
+        Bucket::of(&mut self.usage().requests, rate, now).give_back(more, rate);
     }
 
     /// Counts `tokens` tokens at `now`.
     pub(crate) fn count_tokens(&self, limits: &KeyLimits, tokens: usize, now: Instant) {
         if let Some(rate) = limits.tokens_per_minute {
             Bucket::of(&mut self.usage().tokens, rate, now).level -= tokens as f64;
+        }
+    }
+
+    /// Takes back what [`Meter::count_tokens`] counted.
+    pub(crate) fn uncount_tokens(&self, limits: &KeyLimits, tokens: usize, now: Instant) {
+        if let Some(rate) = limits.tokens_per_minute {
+            Bucket::of(&mut self.usage().tokens, rate, now).give_back(tokens, rate);
         }
     }
 
@@ -134,6 +139,11 @@ impl Bucket {
         // Callers take their timestamps before the lock, so these may arrive slightly out of order.
         bucket.filled = bucket.filled.max(now);
         bucket
+    }
+
+    /// Gives back `units` units that were not used.
+    fn give_back(&mut self, units: usize, rate: u32) {
+        self.level = (self.level + units as f64).min(f64::from(rate));
     }
 
     /// Checks that there are `units` units. Returns the time to wait if there are fewer.
@@ -229,6 +239,21 @@ mod tests {
         assert!(wait > Duration::from_secs(30) && wait < Duration::from_secs(31), "{wait:?}");
         assert!(!meter.is_idle(&limits, now + wait) && meter.is_idle(&limits, now + Duration::from_secs(120)));
         meter.admit(&limits, now + wait).unwrap();
+    }
+
+    #[test]
+    fn tokens_that_are_taken_back_never_exceed_a_minutes_worth() {
+        let meter = Arc::new(Meter::default());
+        let limits = KeyLimits { tokens_per_minute: Some(600), ..KeyLimits::default() };
+        let now = Instant::now();
+        meter.count_tokens(&limits, 900, now);
+        meter.uncount_tokens(&limits, 900, now);
+        assert!(meter.is_idle(&limits, now));
+        let later = now + Duration::from_secs(30);
+        meter.count_tokens(&limits, 900, now);
+        meter.uncount_tokens(&limits, 900, later);
+        meter.count_tokens(&limits, 600, later);
+        assert!(matches!(meter.admit(&limits, later), Err(Refused::Tokens(_))));
     }
 
     proptest! {

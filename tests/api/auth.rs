@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use waymark::keys::{ApiKeys, KeyEntry, KeyLimits, Scope, Secret};
+use waymark_engine::EngineConfig;
 use waymark_engine::mock::Lines;
 use waymark_runtime::embedding::TextEmbedder;
 use waymark_runtime::query_embedder::QueryEmbedder;
@@ -349,4 +350,38 @@ async fn tokens_and_every_prompt_of_a_list_count_towards_the_limits() {
     let body: Value = response.json().await.unwrap();
     assert_eq!(body["error"]["message"], "this address may use 1000 tokens a minute");
     assert_eq!(server.get("/health").await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_because_the_queue_is_full_uses_up_no_tokens() {
+    let secrets = [Secret::generate(), Secret::generate()];
+    let limits = KeyLimits { tokens_per_minute: Some(600), ..KeyLimits::default() };
+    let limited = KeyEntry { limits, ..key_entry("limited", &secrets[0], &[Scope::Infer]) };
+    let keys = ApiKeys::open(None, vec![limited, key_entry("other", &secrets[1], &[Scope::Infer])]).unwrap();
+    let backend = says(&"long ".repeat(6000)).with_time(Duration::from_millis(5), Duration::ZERO);
+    let engine = EngineConfig { max_batch_rows: 1, max_waiting: 1, ..EngineConfig::default() };
+    let server = ServerPlan { keys, engine, ..ServerPlan::new(backend) }.build().await;
+    let counters = server.state.runtime.engine.counters();
+    let other = format!("authorization: Bearer {}", secrets[1].reveal());
+    let streamed = with_fields(chat(), json!({"stream": true}));
+    let running = server.raw_with("/v1/chat/completions", &other, &streamed).await;
+    eventually("one runs", || counters.sessions_running.get() == 1).await;
+    let waiting = server.raw_with("/v1/chat/completions", &other, &streamed).await;
+    eventually("one waits", || counters.sessions_waiting.get() == 1).await;
+    // Any of them would use up the tokens of a minute.
+    let messages = json!([{"role": "user", "content": "x".repeat(1_000)}]);
+    let asked = json!({"model": "plain", "messages": messages, "max_tokens": 1});
+    let several = with_fields(asked.clone(), json!({"n": 2}));
+    let generate = json!({"token_ids": vec![65; 1_000], "sampling_params": {"max_tokens": 1}});
+    let ask = async |path: &str, body: &Value| {
+        server.client.post(server.url(path)).bearer_auth(secrets[0].reveal()).json(body).send().await.unwrap().status()
+    };
+    for _ in 0..2 {
+        assert_eq!(ask("/v1/chat/completions", &several).await, 503);
+        assert_eq!(ask("/inference/v1/generate", &generate).await, 503);
+    }
+    drop((running, waiting));
+    server.quiet().await;
+    assert_eq!(ask("/v1/chat/completions", &asked).await, 200);
+    assert_eq!(ask("/v1/chat/completions", &asked).await, 429);
 }

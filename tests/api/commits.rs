@@ -400,7 +400,10 @@ async fn a_large_change_does_not_hold_up_a_small_one_and_goes_with_its_client() 
 
     scene.held.held.store(true, SeqCst);
     scene.held.entered.store(false, SeqCst);
-    let request = scene.request(&large("left"));
+    // It may also remove chunks of its text, which it does not name.
+    let mut leaving = large("left");
+    leaving["chunked"] = json!({"left": 300});
+    let request = scene.request(&leaving);
     let left = tokio::spawn(async move { request.send().await });
     let held = scene.held.clone();
     // A client that leaves earlier takes its change along before anything of it is prepared.

@@ -1,13 +1,17 @@
 //! `/v1/rerank`, and searches that rerank.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use waymark::keys::{ApiKeys, Scope, Secret};
 use waymark_runtime::remote::RerankEndpoint;
 use waymark_runtime::reranking::Reranking;
+use waymark_runtime::trusted_roots::TrustedRoots;
 
-use crate::harness::{PATIENCE, ServerPlan, TestServer, answer, key_entry, says, with_fields};
+use crate::harness::{PATIENCE, ServerPlan, TestServer, answer, eventually, key_entry, says, with_fields};
 use crate::small_index;
 
 const DOCUMENTS: [&str; 4] = ["radium", "the Mona Lisa hangs in Paris", "Mona", "the lisa of mona"];
@@ -106,7 +110,7 @@ async fn a_key_must_allow_inference() {
 async fn another_server_is_a_reranker_too() {
     let there = server().await;
     let url = there.url("/v1/rerank");
-    let endpoint = RerankEndpoint::new(&url, Some("words".into()), None, PATIENCE).unwrap();
+    let endpoint = RerankEndpoint::new(&url, Some("words".into()), None, PATIENCE, TrustedRoots::default()).unwrap();
     let reranker = Some(Arc::new(Reranking::Endpoint(Box::new(endpoint))));
     let here = ServerPlan { reranker, ..ServerPlan::new(says("x")) }.build().await;
     let (status, whole) = answer(here.post("/v1/rerank", &request()).await).await;
@@ -115,9 +119,47 @@ async fn another_server_is_a_reranker_too() {
 }
 
 #[tokio::test]
+async fn a_slow_reply_of_an_endpoint_holds_up_no_other_request() {
+    let entered = Arc::new(AtomicBool::new(false));
+    let release = Arc::new(Notify::new());
+    let shared = (Arc::clone(&entered), Arc::clone(&release));
+    let reply = move |axum::Json(asked): axum::Json<Value>| {
+        let (entered, release) = shared.clone();
+        async move {
+            if asked["query"] == "slow" {
+                entered.store(true, SeqCst);
+                release.notified().await;
+            }
+            axum::Json(json!({"results": [{"index": 0, "relevance_score": 0.5}]}))
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/v1/rerank", listener.local_addr().unwrap());
+    let router = axum::Router::new().route("/v1/rerank", axum::routing::post(reply));
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let endpoint = RerankEndpoint::new(&url, Some("words".into()), None, PATIENCE, TrustedRoots::default()).unwrap();
+    let reranker = Some(Arc::new(Reranking::Endpoint(Box::new(endpoint))));
+    let here = ServerPlan { reranker, ..ServerPlan::new(says("x")) }.build().await;
+    let ask = async |query: &str| {
+        let asked = json!({"model": "words", "query": query, "documents": ["a"]});
+        answer(here.post("/v1/rerank", &asked).await).await
+    };
+    let other = async {
+        eventually("the endpoint has the first request", || entered.load(SeqCst)).await;
+        let found = ask("fast").await;
+        release.notify_one();
+        found
+    };
+    let (slow, fast) = tokio::join!(ask("slow"), other);
+    for (status, found) in [slow, fast] {
+        assert_eq!((status, ranked(&found)), (200, vec![(0, 0.5)]), "{found}");
+    }
+}
+
+#[tokio::test]
 async fn a_reranker_that_is_away_is_told_from_a_bug() {
     let url = "http://127.0.0.1:9/v1/rerank";
-    let endpoint = RerankEndpoint::new(url, Some("words".into()), None, PATIENCE).unwrap();
+    let endpoint = RerankEndpoint::new(url, Some("words".into()), None, PATIENCE, TrustedRoots::default()).unwrap();
     let reranker = Some(Arc::new(Reranking::Endpoint(Box::new(endpoint))));
     let here = ServerPlan { reranker, ..ServerPlan::new(says("x")) }.build().await;
     let away = here.post("/v1/rerank", &request()).await;

@@ -190,14 +190,24 @@ struct Full {
     hangs: AtomicBool,
     /// Kind of the records that are gone when they are changed.
     gone: Mutex<Option<RecordKind>>,
+    /// Kind of the records that cannot be removed.
+    stuck: Mutex<Option<RecordKind>>,
     policies: tokio::sync::Mutex<()>,
+    /// Nothing is appended while this is locked.
+    appends: tokio::sync::Mutex<()>,
 }
 
 impl Full {
     async fn open(dir: &tempfile::TempDir) -> Arc<Full> {
-        let inner = open(dir).await;
-        let policies = tokio::sync::Mutex::default();
-        Arc::new(Full { inner, full: false.into(), hangs: false.into(), gone: Mutex::default(), policies })
+        Arc::new(Full {
+            inner: open(dir).await,
+            full: false.into(),
+            hangs: false.into(),
+            gone: Mutex::default(),
+            stuck: Mutex::default(),
+            policies: tokio::sync::Mutex::default(),
+            appends: tokio::sync::Mutex::default(),
+        })
     }
 
     fn change<'a>(&self, kind: RecordKind, work: StoreFuture<'a, bool>) -> StoreFuture<'a, bool> {
@@ -238,7 +248,11 @@ impl Store for Full {
     }
 
     fn append<'a>(&'a self, parent: &'a RecordKey, children: Vec<Record>) -> StoreFuture<'a, bool> {
-        self.change(parent.kind, self.inner.append(parent, children))
+        let append = self.change(parent.kind, self.inner.append(parent, children));
+        Box::pin(async move {
+            drop(self.appends.lock().await);
+            append.await
+        })
     }
 
     fn get<'a>(&'a self, key: &'a RecordKey) -> StoreFuture<'a, Option<Record>> {
@@ -250,6 +264,9 @@ impl Store for Full {
     }
 
     fn remove<'a>(&'a self, key: &'a RecordKey) -> StoreFuture<'a, bool> {
+        if *self.stuck.lock().unwrap() == Some(key.kind) {
+            return Box::pin(async { Err(StoreError::Timeout(Duration::from_secs(1))) });
+        }
         self.write(self.inner.remove(key))
     }
 
@@ -325,6 +342,44 @@ async fn a_response_whose_conversation_is_gone_is_stored_and_tells_what_is_lost(
     let (status, response) = answer(response).await;
     assert_eq!((status, fetch(&server, &response["id"], "").await.0), (200, 200));
     assert!(server.metrics().await.lines().any(|line| line == "waymark_state_write_failures_total 1"));
+}
+
+#[tokio::test]
+async fn a_response_whose_client_leaves_while_it_is_stored_is_in_its_conversation() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Full::open(&dir).await;
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let server = over(&store, ServerPlan::new(says("hi"))).await;
+    let (_, conversation) = answer(server.post("/v1/conversations", &json!({})).await).await;
+    let appending = full.appends.lock().await;
+    let body = ask(json!({"conversation": conversation["id"]}));
+    let asked = tokio::spawn(server.client.post(server.url("/v1/responses")).json(&body).send());
+    eventually_found("the response is stored", async || (kept(&store, RecordKind::Response).await == 1).then_some(()))
+        .await;
+    asked.abort();
+    // The storing itself continues.
+    eventually("the request has ended", || server.state.drain.running() == 1).await;
+    drop(appending);
+    server.quiet().await;
+    assert_eq!(items(&server, &conversation).await, 2);
+}
+
+#[tokio::test]
+async fn a_deletion_of_a_response_that_fails_halfway_can_be_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = Full::open(&dir).await;
+    let store: Arc<dyn Store> = Arc::clone(&full) as _;
+    let server = over(&store, ServerPlan::new(says("hi"))).await;
+    let (_, response) = create(&server, &ask(json!({}))).await;
+    // Traces are written in the background.
+    server.quiet().await;
+    assert_eq!(kept(&store, RecordKind::Trace).await, 1);
+    for (stuck, status) in [(Some(RecordKind::Trace), 503), (None, 200), (None, 404)] {
+        *full.stuck.lock().unwrap() = stuck;
+        let deleted = server.client.delete(server.url(&path(&response))).send().await.unwrap();
+        assert_eq!(deleted.status(), status);
+    }
+    assert_eq!(kept(&store, RecordKind::Trace).await + kept(&store, RecordKind::Response).await, 0);
 }
 
 #[tokio::test]

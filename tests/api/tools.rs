@@ -427,8 +427,8 @@ fn add_result(body: &mut Value, choice: &Value, content: &str) {
     body["messages"].as_array_mut().unwrap().extend([message, result]);
 }
 
-#[tokio::test]
-async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
+/// Starts a server whose policies search once, call the tool, and answer with its result.
+async fn searching_server() -> TestServer {
     let search = "<think>Where?</think>\n<search>[passage] Bonn</search>".to_owned();
     let lines = Lines::new([search, format!("<think>How warm?</think>\n{CALL}")])
         .rule("<tool_response>21 degrees</tool_response>", ["<think>So.</think>\n<answer>It is warm.</answer>"])
@@ -436,7 +436,12 @@ async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
     let mut plan = ServerPlan { template: template(), ..ServerPlan::new(script(&lines)) };
     // Each byte is one token here.
     plan.policies.iter_mut().for_each(|policy| policy.budget.context_tokens = 16_384);
-    let server = plan.build().await;
+    plan.build().await
+}
+
+#[tokio::test]
+async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
+    let server = searching_server().await;
     let mut body = with(json!({"model": "routerag", "n": 2}));
     let (_, whole) = server.chat(&body).await;
     body["n"] = json!(1);
@@ -459,6 +464,31 @@ async fn a_policy_that_searches_calls_a_tool_and_goes_on_with_its_result() {
         next["messages"][0]["content"] = json!("hi");
         assert_eq!(continued(&next).await, Value::Null);
     }
+}
+
+#[tokio::test]
+async fn a_replay_excludes_no_passage_that_the_continued_episode_found() {
+    let server = searching_server().await;
+    let mut body = with(json!({"model": "routerag"}));
+    let (_, called) = server.chat(&body).await;
+    add_result(&mut body, &called["choices"][0], "21 degrees");
+    let (_, answered) = server.chat(&body).await;
+    let earlier = called["id"].as_str().unwrap();
+    let trace: Value = server.get(&format!("/v1/traces/{earlier}")).await.json().await.unwrap();
+    let found = &trace["searches"][0]["hits"][0]["passage"]["id"];
+    assert!(found.is_string(), "{trace}");
+    let replay = async |episode: &Value, without: &Value| {
+        let path = format!("/v1/traces/{}/replay", episode["id"].as_str().unwrap());
+        answer(server.post(&path, &json!({"mode": "free", "without": [without]})).await).await
+    };
+    let (status, refused) = replay(&answered, found).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("without")), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains(earlier), "{refused}");
+    let (status, unchanged) = replay(&answered, &json!("nowhere")).await;
+    assert_eq!((status, &unchanged["answer_changed"]), (200, &json!(false)), "{unchanged}");
+    // The named episode can be replayed without the passage.
+    let (status, changed) = replay(&called, found).await;
+    assert_eq!((status, &changed["searches"][0]["lost"][0]["id"]), (200, found), "{changed}");
 }
 
 #[tokio::test]

@@ -91,6 +91,27 @@ async fn a_store_that_is_deleted_holds_up_no_other() {
 }
 
 #[tokio::test]
+async fn nothing_of_a_deleted_store_is_indexed() {
+    // Deleted while its second file is read, and while the index of both is built.
+    for (texts, in_build) in [(["The Ubangi.", TWO_STOPS], false), (["HOLD at the Inn.", "The Ubangi."], true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let indexes = Arc::<DelicateIndexes>::default();
+        let server = server_over(folder.path(), &indexes, LIMITS).await;
+        let client = Client { server: &server, key: None };
+        let files = [client.upload("a.md", texts[0]).await, client.upload("b.md", texts[1]).await];
+        let store = client.store(json!({"file_ids": files})).await;
+        let stop = if in_build { &indexes.embedder.hold } else { &indexes.embedder.stop };
+        eventually("the files are indexed", || stop.is_reached()).await;
+        let path = format!("/v1/vector_stores/{store}");
+        assert_eq!((client.delete(&path).await.0, client.delete(&path).await.0), (200, 404), "{in_build}");
+        stop.release();
+        eventually("nothing runs", || server.state.drain.running() == 0).await;
+        let left = std::fs::read_dir(folder.path().join("stores")).unwrap().count();
+        assert_eq!(left, 0, "{in_build}");
+    }
+}
+
+#[tokio::test]
 async fn keys_take_turns_to_index_their_files() {
     let folder = tempfile::tempdir().unwrap();
     let indexes = Arc::<DelicateIndexes>::default();

@@ -18,6 +18,7 @@ mod program;
 #[path = "../../models/tests/pulled/mod.rs"]
 mod pulled;
 mod python_client;
+mod reload;
 mod script;
 mod setup;
 #[path = "../skipped/mod.rs"]

@@ -94,10 +94,14 @@ impl Serving {
         Serving { child, url }
     }
 
+    /// Sends a signal, such as `-HUP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
     /// Sends SIGTERM. Returns `true` if the server ended with success.
     pub(crate) fn stop(mut self) -> bool {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.signal("-TERM");
         self.child.wait().unwrap().success()
     }
 }

@@ -1,10 +1,24 @@
 //! Hashes that are the same on every machine.
 
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
 use waymark_models::tokenizer::Tokenizer;
 
 /// Computes the 64-bit FNV-1a hash (Fowler, Noll, Vo). Used for seeds, where collisions by an attacker do not matter.
 pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Returns the BLAKE3 hash of a file's contents, as hexadecimal digits.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn file(path: &Path) -> io::Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(File::open(path)?)?;
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// Returns an identifier of a vocabulary: 16 hexadecimal digits of the BLAKE3 hash of all its tokens in the order of

@@ -1,6 +1,7 @@
 //! Prefix-sharing packs: several trajectories in one forward and backward pass, with common prefixes computed once.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use waymark_models::BLOCK;
 use waymark_models::gradient::{Learner, Pack};
@@ -117,52 +118,46 @@ fn groups(sequences: &[TrainingSequence<'_>], members: &[usize], depth: usize) -
 
 /// Splits the sequences, in their order, into passes of about `budget` tokens, counting shared prefixes once (exact
 /// to `LEAST` tokens per sequence). A sequence longer than the budget gets a pass of its own.
-pub fn split(sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
-    let mut passes = Vec::new();
-    let mut start = 0;
-    let mut tokens = 0;
-    for (end, sequence) in sequences.iter().enumerate() {
-        // A new pass starts without earlier sequences to share a prefix with, hence the range from `start`.
-        let shared = sequences[start..end].iter().map(|other| sequence.shared(other)).max().unwrap_or(0);
-        let more = sequence.length().saturating_sub(shared);
-        if end > start && tokens + more > budget {
-            passes.push(start..end);
-            start = end;
-            tokens = sequence.length();
-        } else {
-            tokens += more;
-        }
-    }
-    if start < sequences.len() {
-        passes.push(start..sequences.len());
-    }
-    passes
+pub fn split(sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<Range<usize>> {
+    split_by(sequences.len(), budget, |pass| {
+        let sequence = &sequences[pass.end];
+        let shared = sequences[pass].iter().map(|other| sequence.shared(other)).max().unwrap_or(0);
+        sequence.length().saturating_sub(shared)
+    })
 }
 
 /// Splits the sequences, in their order, into passes for `learner`. On the CPU this is [`split`]. The GPU path shares
 /// no prefixes, so there every sequence counts with its full length and a pass never needs more memory than planned
 /// for `budget` tokens.
-pub fn passes(learner: &Learner, sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+pub fn passes(learner: &Learner, sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<Range<usize>> {
     if learner.on_gpu() { split_unshared(sequences, budget) } else { split(sequences, budget) }
 }
 
 /// Splits like [`split`], but counts each sequence with its full length, rounded up to whole KV blocks.
-fn split_unshared(sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<std::ops::Range<usize>> {
+fn split_unshared(sequences: &[TrainingSequence<'_>], budget: usize) -> Vec<Range<usize>> {
+    // The GPU allocates KV in whole blocks per sequence.
+    split_by(sequences.len(), budget, |pass| sequences[pass.end].length().next_multiple_of(BLOCK))
+}
+
+/// Splits `count` sequences, in their order, into passes of about `budget` tokens. `added` returns the number of tokens
+/// that the sequence after a range adds to a pass of that range.
+fn split_by(count: usize, budget: usize, added: impl Fn(Range<usize>) -> usize) -> Vec<Range<usize>> {
     let mut passes = Vec::new();
     let mut start = 0;
     let mut tokens = 0;
-    for (end, sequence) in sequences.iter().enumerate() {
-        // The GPU allocates KV in whole blocks per sequence.
-        let more = sequence.length().next_multiple_of(BLOCK);
+    for end in 0..count {
+        let more = added(start..end);
         if end > start && tokens + more > budget {
             passes.push(start..end);
             start = end;
-            tokens = 0;
+            // Nothing is shared with the sequences of the pass before.
+            tokens = added(end..end);
+        } else {
+            tokens += more;
         }
-        tokens += more;
     }
-    if start < sequences.len() {
-        passes.push(start..sequences.len());
+    if start < count {
+        passes.push(start..count);
     }
     passes
 }

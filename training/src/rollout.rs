@@ -273,16 +273,10 @@ async fn play(
     };
     let played = branching::play(&set.runtime, policy, &question.question, options, settings.branches).await?;
     let task = |seed| SampleTask {
-        question_id: question.key().to_owned(),
-        question: question.question.clone(),
-        kind: question.kind.clone(),
-        golds: question.answers.clone(),
-        supporting: question.supporting.clone(),
-        partly: !question.supporting_complete,
         dataset: set.name.clone(),
-        protocol: policy.protocol.name().to_owned(),
         seed,
         step: settings.step,
+        ..SampleTask::of(question, policy.protocol.name())
     };
     let judge = RolloutJudge {
         cost: set.price(settings.cost),

@@ -17,6 +17,7 @@ use waymark_engine::{Origin, Token};
 use waymark_index::{Mode, TripleHit};
 use waymark_models::chat::ChatTemplate;
 use waymark_models::tokenizer::Tokenizer;
+use waymark_runtime::evaluate::Question;
 
 /// Task of an episode: the part of a sample that does not come from its trajectory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -41,6 +42,22 @@ pub struct SampleTask {
     pub seed: u64,
     /// Training step that produced the trajectory. 0 for supervised data.
     pub step: u64,
+}
+
+impl SampleTask {
+    /// Creates the task of a question, without data set, seed and step.
+    pub fn of(question: &Question, protocol: &str) -> SampleTask {
+        SampleTask {
+            question_id: question.key().to_owned(),
+            question: question.question.clone(),
+            kind: question.kind.clone(),
+            golds: question.answers.clone(),
+            supporting: question.supporting.clone(),
+            partly: !question.supporting_complete,
+            protocol: protocol.to_owned(),
+            ..SampleTask::default()
+        }
+    }
 }
 
 /// A stored trajectory with its task.

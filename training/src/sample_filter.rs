@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use waymark_agent::Action;
 use waymark_agent::metric::normalize;
 
+use crate::mode_table::ModeTable;
 use crate::reward::ExactMatch;
 use crate::reward::extract::closed_answer;
 use crate::sample::Sample;
@@ -20,9 +21,11 @@ pub struct SampleFilter {
     /// If `true`, wrong answers are kept too, so that a policy can learn the format. Correct trajectories of a
     /// question still come first.
     pub wrong: bool,
-    /// If `true`, keeps only questions for which some other trajectory fails the criteria (the number of searches
-    /// aside): questions that are always answered well teach little.
+    /// If `true`, keeps only questions for which some other trajectory fails the criteria (the number of searches and
+    /// the mode aside): questions that are always answered well teach little.
     pub contested: bool,
+    /// Keeps only trajectories that begin in the best mode for their kind of question. `None` allows any mode.
+    pub modes: Option<ModeTable>,
     /// Maximum number of trajectories per question. Without a limit, easy questions would dominate, because they are
     /// answered correctly most often.
     pub per_question: usize,
@@ -38,7 +41,10 @@ impl SampleFilter {
         let mut taken: HashMap<(&str, &str), usize> = HashMap::new();
         let failed: HashSet<(&str, &str)> =
             samples.iter().filter(|sample| !self.passes(sample)).map(question).collect();
-        let mut order = seeding::shuffled(samples.len(), seeding::seed(self.seed, "keep", 0));
+        let agrees = |at: &usize| self.modes.as_ref().is_none_or(|modes| modes.agrees(&samples[*at]));
+        let candidates: Vec<usize> = (0..samples.len()).filter(agrees).collect();
+        let shuffled = seeding::shuffled(candidates.len(), seeding::seed(self.seed, "keep", 0));
+        let mut order: Vec<usize> = shuffled.into_iter().map(|place| candidates[place]).collect();
         // A stable sort: correct trajectories first, otherwise in the order of the shuffle.
         order.sort_by_key(|&at| !is_right(&samples[at]));
         let mut kept = Vec::new();
@@ -108,7 +114,7 @@ mod tests {
     }
 
     fn sieve(searches: RangeInclusive<usize>, per_question: usize, seed: u64) -> SampleFilter {
-        SampleFilter { searches, wrong: false, contested: false, per_question, seed }
+        SampleFilter { searches, wrong: false, contested: false, modes: None, per_question, seed }
     }
 
     #[test]
@@ -187,6 +193,25 @@ mod tests {
         assert_eq!(sieve.keep(&samples), [2]);
         // With wrong answers allowed, no trajectory fails the criteria, so no question is contested.
         assert!(SampleFilter { wrong: true, ..sieve }.keep(&samples).is_empty());
+    }
+
+    /// A wrong answer in a mode that is not taught is not kept, but shows that its question is worth learning from.
+    #[test]
+    fn wrong_answers_in_other_modes_contest_a_question() {
+        let mut samples: Vec<Sample> = Vec::new();
+        for question in 0..9 {
+            let elsewhere = if question < 8 { "Rome" } else { "Paris" };
+            for (mode, answer) in [(Mode::Passage, elsewhere), (Mode::Graph, "Paris")] {
+                let mut begun = sample(samples.len() as u32, &question.to_string(), answer, 1);
+                begun.kind = Some("occupation".to_owned());
+                begun.evidence[0].mode = mode;
+                samples.push(begun);
+            }
+        }
+        let sieve = SampleFilter { modes: Some(ModeTable::of(&samples)), ..sieve(1..=1, 9, 1) };
+        assert_eq!(sieve.keep(&samples), [1, 3, 5, 7, 9, 11, 13, 15, 17]);
+        let sieve = SampleFilter { contested: true, ..sieve };
+        assert_eq!(sieve.keep(&samples), [1, 3, 5, 7, 9, 11, 13, 15]);
     }
 
     #[test]

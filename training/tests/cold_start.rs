@@ -272,6 +272,7 @@ fn lesson(answer: &str) -> Lesson {
         question: "Where was Ann Lee born?".into(),
         golds: vec![answer.into()],
         supporting: vec!["p1".into()],
+        partly: false,
         hops: vec![hop(relation("place of birth").unwrap(), "Ann Lee", answer, vec![ann()])],
         conclusion: Conclusion::Last,
     }

@@ -25,7 +25,6 @@ struct Case {
     graphragr1_em: bool,
     graphragr1_f1_precision_recall: [f64; 3],
     graphragr1_cover_em_1: bool,
-    graphragr1_cover_em_2: bool,
 }
 
 #[test]
@@ -52,7 +51,6 @@ fn searcher_metrics(case: &Case, what: &str) {
     let any = |holds: fn(&str, &str) -> bool| case.golds.iter().any(|gold| holds(&case.prediction, gold));
     assert_eq!(any(r1_searcher::exact_match), case.graphragr1_em, "{what}");
     assert_eq!(any(r1_searcher::covers_words), case.graphragr1_cover_em_1, "{what}: all words");
-    assert_eq!(any(r1_searcher::covers_text), case.graphragr1_cover_em_2, "{what}: contained");
     // The reference takes the first of several equal overlaps, and `max_by` the last.
     let overlaps = case.golds.iter().rev().map(|gold| r1_searcher::overlap(&case.prediction, gold));
     let best = overlaps.max_by(|a, b| a.f1.total_cmp(&b.f1)).unwrap_or_default();

@@ -29,8 +29,3 @@ pub fn covers_words(answer: &str, gold: &str) -> bool {
     let given: HashSet<&str> = words(&answer).collect();
     words(&gold).all(|word| given.contains(word))
 }
-
-/// Returns `true` if `answer` contains `gold` as a substring (cover-EM, the second variant).
-pub fn covers_text(answer: &str, gold: &str) -> bool {
-    normalize(answer).contains(&normalize(gold))
-}

@@ -203,8 +203,9 @@ impl EpisodeMachine {
 
 fn cite(core: &mut EpisodeCore, usage: Usage) -> State {
     if let Some(answer) = core.result.answer.clone().filter(|_| core.setup.settings.cites) {
-        let earlier = core.setup.settings.continues.as_ref().map_or(&[][..], |earlier| &earlier.passages);
-        let passages = [earlier, &core.transcript.passages()].concat();
+        let evidence = core.setup.earlier_evidence().iter().chain(core.transcript.evidence());
+        let standing = evidence.filter(|found| found.stands());
+        let passages = standing.flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect();
         core.ask(Step::Cite { answer, passages });
     }
     State::Citing(usage)

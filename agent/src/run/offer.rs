@@ -24,7 +24,7 @@ pub(super) struct OfferState<'a> {
     pub(super) last: bool,
     /// Exhausted limit of the environment.
     pub(super) exhausted: Option<BudgetLimit>,
-    /// Results of the searches so far.
+    /// Results of the episode's own searches so far.
     pub(super) evidence: &'a [SearchRecord],
 }
 
@@ -32,7 +32,10 @@ pub(super) struct OfferState<'a> {
 pub(super) fn offer(state: OfferState<'_>, setup: &EpisodeSetup) -> AllowedActions {
     let OfferState { turn, room, last, exhausted, evidence } = state;
     let found_nothing = |found: &SearchRecord| found.hits.is_empty() && found.triples.is_empty();
-    let standing = || evidence.iter().filter(|found| found.stands());
+    let all = || setup.earlier_evidence().iter().chain(evidence);
+    let standing = || all().filter(|found| found.stands());
+    // The evidence in the prompt cannot be withdrawn.
+    let latest = evidence.iter().rfind(|found| found.stands());
     // A policy that repeats a search has no other question left.
     let repeats = evidence.last().is_some_and(|found| found.cached);
     let observes = !last && exhausted != Some(BudgetLimit::EnvironmentTokens);
@@ -43,8 +46,8 @@ pub(super) fn offer(state: OfferState<'_>, setup: &EpisodeSetup) -> AllowedActio
         opened: setup.opened(turn).is_some(),
         search: !last && !repeats && exhausted.is_none(),
         answer: standing().count() >= setup.settings.retrieval.least_searches,
-        withdraw: observes && standing().next_back().is_some_and(found_nothing),
-        refuse: !evidence.is_empty() && standing().all(found_nothing),
+        withdraw: observes && latest.is_some_and(found_nothing),
+        refuse: all().next().is_some() && standing().all(found_nothing),
         modes: setup.settings.mode.map_or_else(|| setup.modes.clone(), |mode| vec![mode]),
         think_tokens: THINK.min(room / 2).max(1),
         query_tokens: QUERY.min(room / 4).max(1),

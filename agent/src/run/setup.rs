@@ -16,6 +16,7 @@ use crate::protocol::{Injected, Protocol, ReadingRule};
 use crate::segment::SegmentKind;
 use crate::text_codec::TextCodec;
 use crate::tool_call::TOOL_TAGS;
+use crate::trajectory::SearchRecord;
 
 use super::budget_tracker::{BudgetTracker, Reserves};
 use super::step::GenerationParams;
@@ -64,6 +65,11 @@ impl EpisodeSetup {
             turn: if self.settings.guided { LEAST_GUIDED } else { 1 },
         };
         BudgetTracker::new(limits, reserves).bounded(self.settings.max_tokens)
+    }
+
+    /// Returns the results of the searches that the prompt contains, because the episode continues an earlier one.
+    pub(super) fn earlier_evidence(&self) -> &[SearchRecord] {
+        self.settings.continues.as_deref().map_or(&[][..], |earlier| &earlier.evidence)
     }
 
     /// Returns the number of tokens set aside for a forced answer.

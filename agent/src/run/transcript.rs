@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use waymark_engine::{Origin, Token, TokenStep};
-use waymark_index::Passage;
 use waymark_models::tokenizer::Tokenizer;
 
 use crate::hidden_evidence::{HiddenEvidence, visible};
@@ -93,12 +92,6 @@ impl Transcript {
     /// Returns the results of all searches, in order.
     pub(super) fn evidence(&self) -> &[SearchRecord] {
         &self.evidence
-    }
-
-    /// Returns the passages found and not withdrawn, in the order of retrieval.
-    pub(super) fn passages(&self) -> Vec<Passage> {
-        let standing = self.evidence.iter().filter(|found| found.stands());
-        standing.flat_map(|found| &found.hits).map(|hit| hit.passage.clone()).collect()
     }
 
     /// Appends given tokens.

@@ -80,11 +80,21 @@ fn attribute(tag: &BytesStart<'_>, name: &str) -> Option<String> {
 /// `moveFrom` hold what is no longer there, and `pPrChange` holds the former properties of a paragraph.
 const IGNORED: &[&str] = &["Fallback", "del", "moveFrom", "pPrChange"];
 
+/// Maximum depth of paragraphs within the text boxes of other paragraphs.
+const DEEPEST_PARAGRAPH: usize = 64;
+
 /// Reads the paragraphs of `word/document.xml`.
 fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault> {
     let mut reader = Reader::from_str(xml);
-    let mut body =
-        Body { styles, outline: Outline::default(), text: String::new(), paragraph: Paragraph::default(), cells: 0 };
+    let mut body = Body {
+        styles,
+        outline: Outline::default(),
+        text: String::new(),
+        boxes: String::new(),
+        paragraph: Paragraph::default(),
+        outer: Vec::new(),
+        cells: 0,
+    };
     let mut in_text = false;
     // Number of `IGNORED` elements that are open.
     let mut ignored = 0_u32;
@@ -93,18 +103,19 @@ fn text(xml: &str, styles: &HashMap<String, u8>) -> Result<Sections, ProseFault>
             Event::Start(tag) => match tag.local_name().as_ref() {
                 name if IGNORED.contains(&name) => ignored += 1,
                 "t" => in_text = ignored == 0,
+                _ if ignored > 0 => {}
+                "p" => body.begin_paragraph()?,
                 "tc" => body.cells += 1,
-                _ if ignored == 0 => body.property(&tag),
-                _ => {}
+                _ => body.property(&tag),
             },
             Event::Empty(tag) if ignored == 0 => body.property(&tag),
             Event::End(tag) => match tag.local_name().as_ref() {
                 name if IGNORED.contains(&name) => ignored = ignored.saturating_sub(1),
                 "t" => in_text = false,
+                _ if ignored > 0 => {}
                 "p" => body.end_paragraph(),
                 "tc" => body.end_cell(),
-                "tr" => body.text.push('\n'),
-                "tbl" => body.text.push('\n'),
+                "tr" | "tbl" => body.output().push('\n'),
                 _ => {}
             },
             Event::Text(words) if in_text => body.paragraph.text.push_str(&words.xml10_content()),
@@ -135,7 +146,12 @@ struct Body<'a> {
     outline: Outline,
     /// Text of the current section.
     text: String,
+    /// Text of the boxes that the open paragraph holds. It is put behind the paragraph.
+    boxes: String,
+    /// Innermost paragraph that is open.
     paragraph: Paragraph,
+    /// Paragraphs around it. A text box holds paragraphs within another one.
+    outer: Vec<Paragraph>,
     /// Number of cells that are open.
     cells: u32,
 }
@@ -159,23 +175,44 @@ impl Body<'_> {
         }
     }
 
+    fn begin_paragraph(&mut self) -> Result<(), ProseFault> {
+        if self.outer.len() == DEEPEST_PARAGRAPH {
+            return Err(ProseFault::Unsupported(format!(
+                "its text boxes nest more than {DEEPEST_PARAGRAPH} levels deep: move their text out of them"
+            )));
+        }
+        self.outer.push(std::mem::take(&mut self.paragraph));
+        Ok(())
+    }
+
     fn end_paragraph(&mut self) {
-        let Paragraph { text, level } = std::mem::take(&mut self.paragraph);
+        let outer = self.outer.pop().unwrap_or_default();
+        let Paragraph { text, level } = std::mem::replace(&mut self.paragraph, outer);
         match level {
             Some(level) if self.cells == 0 && !text.trim().is_empty() => {
                 self.outline.add(&std::mem::take(&mut self.text), 1, false);
                 self.outline.enter(level, &text);
             }
             _ => {
-                self.text.push_str(text.trim_end());
-                self.text.push_str(if self.cells == 0 { "\n\n" } else { " " });
+                let end = if self.cells == 0 { "\n\n" } else { " " };
+                let output = self.output();
+                output.push_str(text.trim_end());
+                output.push_str(end);
             }
+        }
+        if self.outer.is_empty() {
+            self.text.push_str(&std::mem::take(&mut self.boxes));
         }
     }
 
     fn end_cell(&mut self) {
         self.cells = self.cells.saturating_sub(1);
-        self.text.push_str("| ");
+        self.output().push_str("| ");
+    }
+
+    /// Returns the text to which what is read belongs.
+    fn output(&mut self) -> &mut String {
+        if self.outer.is_empty() { &mut self.text } else { &mut self.boxes }
     }
 }
 
@@ -240,6 +277,39 @@ mod tests {
         let (title, found) = sections(&archive(&parts)).ok().unwrap();
         assert_eq!((title.as_str(), found.len()), ("Head", 1));
         assert_eq!(found[0].text.trim(), "e-mail kept");
+    }
+
+    #[test]
+    fn text_boxes_come_behind_the_paragraph_that_holds_them() {
+        let styles = "<w:styles><w:style w:styleId=\"H1\"><w:name w:val=\"heading 1\"/></w:style></w:styles>";
+        let framed = |content: &str| {
+            let content = format!("<w:txbxContent>{content}</w:txbxContent>");
+            format!(
+                "<w:r><mc:AlternateContent><mc:Choice>{content}</mc:Choice><mc:Fallback>{content}</mc:Fallback>\
+                 </mc:AlternateContent></w:r>"
+            )
+        };
+        let words = |words: &str| format!("<w:r><w:t>{words}</w:t></w:r>");
+        let style = "<w:pPr><w:pStyle w:val=\"H1\"/></w:pPr>";
+        let cell = |text: &str| format!("<w:tc><w:p>{}</w:p></w:tc>", words(text));
+        let table = format!("<w:tbl><w:tr>{}{}</w:tr></w:tbl>", cell("1"), cell("2"));
+        let document = [
+            "<w:document><w:body>",
+            &format!("<w:p>{}{}</w:p>", words("before"), framed(&paragraph("Normal", "aside"))),
+            &format!("<w:p>{style}{}{}</w:p>", framed(&paragraph("Normal", "Draft")), words("Safety rules")),
+            &format!("<w:p>{}{}</w:p>", framed(&table), words("last")),
+            "</w:body></w:document>",
+        ];
+        let parts = |document: &str| archive(&[("word/styles.xml", styles), ("word/document.xml", document)]);
+        let (title, found) = sections(&parts(&document.concat())).ok().unwrap();
+        let found: Vec<_> = found.iter().map(|section| (section.headings.join("/"), section.text.trim())).collect();
+        assert_eq!(title, "Safety rules");
+        assert_eq!(
+            found,
+            [(String::new(), "before\n\naside"), ("Safety rules".to_owned(), "Draft\n\nlast\n\n1 | 2 |")]
+        );
+        let deep = format!("{}{}", "<w:p>".repeat(100), "</w:p>".repeat(100));
+        assert!(matches!(sections(&parts(&deep)), Err(ProseFault::Unsupported(_))));
     }
 
     #[test]

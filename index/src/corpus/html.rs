@@ -4,8 +4,9 @@
 
 use std::borrow::Cow;
 
-use encoding_rs::{Encoding, WINDOWS_1252};
+use encoding_rs::{Encoding, ISO_2022_JP, WINDOWS_1252};
 
+use super::html_references::unescaped;
 use super::outline::Outline;
 use super::prose::{ProseFault, Sections};
 
@@ -46,9 +47,6 @@ const BLOCKS: &[&str] = &[
     "ul",
 ];
 
-/// Maximum bytes between `&` and `;` of a character reference.
-const LONGEST_REFERENCE: usize = 34;
-
 /// Returns the title of a page, which is that of its head or else its first heading of level 1, and its sections.
 ///
 /// In XHTML, a script, style or title whose tag ends in `/>` is empty. A page that begins with an XML declaration is
@@ -61,11 +59,20 @@ pub(super) fn sections(bytes: &[u8], is_xhtml: bool) -> Result<Sections, ProseFa
     let is_xhtml = is_xhtml || page.trim_start().starts_with("<?xml");
     let mut text = PageText::default();
     let mut ends = TagEnds::default();
-    let mut rest: &str = &page;
+    let mut unread = Some(&*page);
+    while let Some(rest) = unread {
+        read(rest, is_xhtml, &mut ends, &mut text);
+        unread = text.reveal();
+    }
+    text.finish()
+}
+
+/// Reads the rest of a page.
+fn read<'p>(mut rest: &'p str, is_xhtml: bool, ends: &mut TagEnds, text: &mut PageText<'p>) {
     while let Some(at) = rest.find('<') {
         text.add(&rest[..at]);
         rest = &rest[at..];
-        rest = match Markup::of(rest, &mut ends) {
+        rest = match Markup::of(rest, ends) {
             Markup::Text => {
                 text.add("<");
                 &rest[1..]
@@ -75,7 +82,7 @@ pub(super) fn sections(bytes: &[u8], is_xhtml: bool) -> Result<Sections, ProseFa
                 let behind = &rest[end..];
                 let is_empty = rest[..end].ends_with("/>");
                 if !closes && RAW.contains(&name.as_str()) && !(is_xhtml && is_empty) {
-                    let (content, behind) = raw_content(behind, &name, &mut ends);
+                    let (content, behind) = raw_content(behind, &name, ends);
                     if name == "title" {
                         text.title(content);
                     }
@@ -83,7 +90,7 @@ pub(super) fn sections(bytes: &[u8], is_xhtml: bool) -> Result<Sections, ProseFa
                 } else {
                     // `<svg/>` has no content to hide.
                     if !(HIDDEN.contains(&name.as_str()) && is_empty) {
-                        text.tag(&name, closes);
+                        text.tag(&name, closes, behind);
                     }
                     behind
                 }
@@ -91,20 +98,28 @@ pub(super) fn sections(bytes: &[u8], is_xhtml: bool) -> Result<Sections, ProseFa
         };
     }
     text.add(rest);
-    text.finish()
 }
 
 /// Decodes a page: UTF-8, or else what its byte order mark or `charset` names, or else Windows-1252 as in browsers.
 fn decoded(bytes: &[u8]) -> Cow<'_, str> {
+    let named = named_encoding(bytes);
+    // A page in this encoding has only bytes of ASCII, so it is valid UTF-8 as well.
+    let is_japanese = named == Some(ISO_2022_JP) && bytes.is_ascii();
     if Encoding::for_bom(bytes).is_none()
+        && !is_japanese
         && let Ok(text) = std::str::from_utf8(bytes)
     {
         return Cow::Borrowed(text);
     }
+    named.unwrap_or(WINDOWS_1252).decode(bytes).0
+}
+
+/// Returns the encoding that the `charset` of a page names.
+fn named_encoding(bytes: &[u8]) -> Option<&'static Encoding> {
     let head = String::from_utf8_lossy(&bytes[..bytes.len().min(1024)]).to_ascii_lowercase();
     let named = head.split("charset=").nth(1).map(|label| label.trim_start_matches(['"', '\'']));
     let label = named.and_then(|label| label.split(['"', '\'', ';', '>', ' ', '/']).next()).unwrap_or_default();
-    Encoding::for_label(label.as_bytes()).unwrap_or(WINDOWS_1252).decode(bytes).0
+    Encoding::for_label(label.as_bytes())
 }
 
 /// Markup at the beginning of a text that starts with `<`.
@@ -164,17 +179,33 @@ impl TagEnds {
     }
 }
 
-/// Returns the length of a tag. `None` if no `>` is outside of quoted values.
+/// Position within a tag.
+#[derive(Clone, Copy)]
+enum TagPosition {
+    /// Outside of values.
+    Names,
+    /// Behind a `=`, before the value.
+    Equals,
+    UnquotedValue,
+    /// In a value that this quotation mark ends.
+    QuotedValue(u8),
+}
+
+/// Returns the length of a tag. `None` if no `>` is outside of quoted values. A quotation mark that does not begin a
+/// value has no meaning, as in browsers (WHATWG HTML, 13.2.5.33 to 39).
 fn end_outside_quotes(tag: &str) -> Option<usize> {
-    let mut quote = None;
+    let mut position = TagPosition::Names;
     for (at, byte) in tag.bytes().enumerate() {
-        match (quote, byte) {
-            (Some(open), _) if byte == open => quote = None,
-            (Some(_), _) => {}
-            (None, b'"' | b'\'') => quote = Some(byte),
-            (None, b'>') => return Some(at + 1),
-            _ => {}
-        }
+        position = match (position, byte) {
+            (TagPosition::QuotedValue(quote), _) if byte == quote => TagPosition::Names,
+            (TagPosition::QuotedValue(_), _) => position,
+            (_, b'>') => return Some(at + 1),
+            (TagPosition::Names, b'=') => TagPosition::Equals,
+            (TagPosition::Equals, b'"' | b'\'') => TagPosition::QuotedValue(byte),
+            (TagPosition::Equals, _) if !byte.is_ascii_whitespace() => TagPosition::UnquotedValue,
+            (TagPosition::UnquotedValue, _) if byte.is_ascii_whitespace() => TagPosition::Names,
+            _ => position,
+        };
     }
     None
 }
@@ -190,23 +221,34 @@ fn raw_content<'a>(text: &'a str, name: &str, ends: &mut TagEnds) -> (&'a str, &
     (text, "")
 }
 
+/// Element that hides its content.
+struct HiddenElement<'p> {
+    name: String,
+    /// Number of elements of this name that are open.
+    open: u32,
+    /// Rest of the page from the content of the element on.
+    content: &'p str,
+}
+
 /// Text of a page as it is read.
 #[derive(Default)]
-struct PageText {
+struct PageText<'p> {
     outline: Outline,
     /// Text of the current section, or of the current heading.
     text: String,
     /// Level of the heading that is being read.
     heading: Option<u8>,
-    /// Name of the element that hides its content, with the number of elements of this name that are open.
-    hidden: Option<(String, u32)>,
+    /// Element that hides the text being read.
+    hidden: Option<HiddenElement<'p>>,
+    /// Names of elements that hide nothing in the rest of the page, because one was never closed.
+    revealed: Vec<String>,
     /// Number of `pre` elements that are open.
     preformatted: u32,
     /// White space to write before the next word.
     space: &'static str,
 }
 
-impl PageText {
+impl<'p> PageText<'p> {
     fn title(&mut self, title: &str) {
         let title = unescaped(title).split_whitespace().collect::<Vec<_>>().join(" ");
         if self.outline.title.is_none() && self.hidden.is_none() && !title.is_empty() {
@@ -244,16 +286,24 @@ impl PageText {
         }
     }
 
-    fn tag(&mut self, name: &str, closes: bool) {
-        if let Some((hiding, open)) = &mut self.hidden {
-            if hiding == name {
-                *open = if closes { *open - 1 } else { *open + 1 };
+    /// Applies a tag, which the text `behind` follows.
+    fn tag(&mut self, name: &str, closes: bool, behind: &'p str) {
+        if let Some(hidden) = &mut self.hidden {
+            if hidden.name == name {
+                hidden.open = match closes {
+                    true => hidden.open - 1,
+                    // A button within a button ends the outer one, so a single end tag suffices.
+                    false if name == "button" => hidden.open,
+                    false => hidden.open + 1,
+                };
             }
-            self.hidden.take_if(|(_, open)| *open == 0);
+            self.hidden.take_if(|hidden| hidden.open == 0);
             return;
         }
         if HIDDEN.contains(&name) {
-            self.hidden = (!closes).then(|| (name.to_owned(), 1));
+            if !closes && !self.revealed.iter().any(|revealed| revealed == name) {
+                self.hidden = Some(HiddenElement { name: name.to_owned(), open: 1, content: behind });
+            }
             return;
         }
         let level = name.strip_prefix('h').and_then(|level| level.parse().ok()).filter(|level| (1..=6).contains(level));
@@ -271,6 +321,15 @@ impl PageText {
             (None, Some(_)) => {}
             _ => self.layout(name, closes),
         }
+    }
+
+    /// Ends a page. If an element that hides its content was never closed, returns the rest of the page from that content
+    /// on: browsers close such an element with the one around it, so what follows is text. Elements of this name hide
+    /// nothing from there on, so a page is read again only once per name.
+    fn reveal(&mut self) -> Option<&'p str> {
+        let HiddenElement { name, content, .. } = self.hidden.take()?;
+        self.revealed.push(name);
+        Some(content)
     }
 
     fn layout(&mut self, name: &str, closes: bool) {
@@ -304,33 +363,6 @@ impl PageText {
         self.outline.add(&self.text, 1, false);
         self.outline.finish()
     }
-}
-
-/// Replaces character references by their characters; unknown ones stay as they are.
-fn unescaped(text: &str) -> Cow<'_, str> {
-    if !text.contains('&') {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('&') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        let end = rest.bytes().take(LONGEST_REFERENCE).position(|byte| byte == b';');
-        match end.and_then(|end| Some((end, reference(&rest[..end])?))) {
-            Some((end, character)) => {
-                out.push_str(&character);
-                rest = &rest[end + 1..];
-            }
-            None => out.push('&'),
-        }
-    }
-    out.push_str(rest);
-    Cow::Owned(out)
-}
-
-fn reference(name: &str) -> Option<String> {
-    htmlescape::decode_html(&format!("&{name};")).ok().filter(|decoded| decoded != "\0")
 }
 
 #[cfg(test)]
@@ -379,6 +411,12 @@ mod tests {
             ("<title>t", ""),
             ("<h1>only", "only"),
             ("&#0;&#xffffffff;&", "&#0;&#xffffffff;&"),
+            ("<td a=\"5\"\">A</td><td a=\"5\"\">B</td>", "A | B"),
+            ("<p t=it's>A</p><p>don't</p>", "A\n\ndon't"),
+            ("<p \">A</p><p t = '>' u=v\">B", "A\n\nB"),
+            ("<div><nav>x</div>text <nav>y</nav>z", "x\n\ntext yz"),
+            ("<nav>x<nav>y</nav>text<svg>z<select>a", "xytextza"),
+            ("<button>x<button>y</button>text", "text"),
         ] {
             let (_, sections) = texts(page);
             let text: String = sections.into_iter().map(|(_, text)| text).collect();
@@ -400,7 +438,7 @@ mod tests {
     #[test]
     fn tags_that_end_only_in_quoted_values_take_no_long_time() {
         let started = Instant::now();
-        let (_, sections) = texts(&"<a \">\"b".repeat(200_000));
+        let (_, sections) = texts(&"<a c=\">\"b".repeat(200_000));
         assert!(sections[0].1.starts_with("\"b\"b"), "the text is kept");
         // Generous, for slow machines under load. A search to the end of the page for each tag takes minutes.
         assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
@@ -413,6 +451,10 @@ mod tests {
         {
             assert_eq!(sections(page, false).ok().unwrap().1[0].text, "café");
         }
+        let japanese = b"<meta charset=\"iso-2022-jp\"><p>\x1b$B$3$s\x1b(B";
+        assert_eq!(sections(japanese, false).ok().unwrap().1[0].text, "こん");
+        let other = "<meta charset=\"iso-2022-jp\"><p>café";
+        assert_eq!(sections(other.as_bytes(), false).ok().unwrap().1[0].text, "café", "it is not 7-bit");
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lopdf::{Document, Object};
 
-use super::pdf_fonts::FontEncodings;
+use super::pdf_text::PageReader;
 use super::prose::{ProseFault, Section, Sections};
 use super::read_limits::ReadLimits;
-use super::{LONGEST_RECORD, pdf_objects, pdf_text};
+use super::{LONGEST_RECORD, pdf_objects};
 
 /// Maximum bytes of the contents of all pages, decompressed. Pages may share one content, so even a small file can have
 /// any number of pages.
@@ -27,10 +27,10 @@ fn pages(bytes: &[u8], limits: &ReadLimits) -> Result<Sections, ProseFault> {
     let document = pdf_objects::load(bytes, LARGEST_OBJECTS, limits)?;
     let mut left = LONGEST_RECORD;
     let mut contents = LARGEST_CONTENTS;
-    let mut fonts = FontEncodings::new(&document);
+    let mut reader = PageReader::new(&document, limits);
     let mut sections = Vec::new();
     for (number, page) in document.get_pages() {
-        let text = pdf_text::read(&document, &mut fonts, page, &mut contents, limits);
+        let text = reader.page(page, &mut contents);
         // A page whose reading was ended is not damaged.
         limits.check()?;
         let text = text

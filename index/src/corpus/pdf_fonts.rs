@@ -1,9 +1,9 @@
-//! Encodings of the fonts of a PDF file.
+//! Encodings of the fonts of a PDF file, and the resources in which pages and forms name them.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use lopdf::{Dictionary, Document, Encoding, Object, ObjectId};
+use lopdf::{Dictionary, Document, Encoding, Object, ObjectId, Stream};
 
 /// Maximum bytes of the table of a font that maps its codes to text (`ToUnicode`), decompressed.
 const LARGEST_TABLE: usize = 1 << 20;
@@ -35,26 +35,30 @@ impl<'d> FontEncodings<'d> {
         Self { document, known: HashMap::new(), left: LARGEST_ENCODINGS }
     }
 
-    /// Returns the fonts of a page.
+    /// Returns the resources of a page.
     ///
     /// # Errors
     /// If the resources of the page cannot be read.
-    pub(super) fn of_page(&self, page: ObjectId) -> Result<PageFonts<'d>, String> {
+    pub(super) fn of_page(&self, page: ObjectId) -> Result<PageResources<'d>, String> {
         let document: &'d Document = self.document;
         let (own, shared) = document.get_page_resources(page).map_err(|error| error.to_string())?;
         let shared = shared.into_iter().filter_map(|id| document.get_dictionary(id).ok());
-        let fonts = own.into_iter().chain(shared).filter_map(|resources| dictionary(document, resources, b"Font"));
-        Ok(PageFonts(fonts.collect()))
+        Ok(PageResources(own.into_iter().chain(shared).collect()))
     }
 
-    /// Returns the encoding of the font `name` of a page. `None` if there is no such font, or its encoding is not
+    /// Returns the encoding of the font `name` in some resources. `None` if there is no such font, or its encoding is not
     /// understood.
     ///
     /// # Errors
     /// If the encodings of the file are too large.
-    pub(super) fn encoding(&mut self, fonts: &PageFonts<'d>, name: &[u8]) -> Result<Option<Rc<Encoding<'d>>>, String> {
+    pub(super) fn encoding(
+        &mut self,
+        resources: &PageResources<'d>,
+        name: &[u8],
+    ) -> Result<Option<Rc<Encoding<'d>>>, String> {
         let document: &'d Document = self.document;
-        let Some(font) = fonts.0.iter().copied().find_map(|fonts| dictionary(document, fonts, name)) else {
+        let named = |resources| dictionary(document, dictionary(document, resources, b"Font")?, name);
+        let Some(font) = resources.0.iter().copied().find_map(named) else {
             return Ok(None);
         };
         match self.known.get(&std::ptr::from_ref(font)) {
@@ -88,9 +92,25 @@ impl<'d> FontEncodings<'d> {
     }
 }
 
-/// Fonts of a page by their names, nearest first: its own, and those of its ancestors in the page tree. They are looked
+/// Resources of a page or form, nearest first: its own, and those of its ancestors in the page tree. Fonts are looked
 /// up only where text is shown in them, because pages may share any number of fonts.
-pub(super) struct PageFonts<'d>(Vec<&'d Dictionary>);
+pub(super) struct PageResources<'d>(Vec<&'d Dictionary>);
+
+impl<'d> PageResources<'d> {
+    /// Returns the resources of a form. `None` if it has none of its own.
+    pub(super) fn of_form(document: &'d Document, form: &'d Stream) -> Option<Self> {
+        Some(Self(vec![dictionary(document, &form.dict, b"Resources")?]))
+    }
+
+    /// Returns the form `name`. `None` if there is no such object, or it is an image.
+    pub(super) fn form(&self, document: &'d Document, name: &[u8]) -> Option<&'d Stream> {
+        let mut objects = self.0.iter().copied().filter_map(|resources| dictionary(document, resources, b"XObject"));
+        let object = objects.find_map(|objects| objects.get_deref(name, document).ok())?;
+        let stream = object.as_stream().ok()?;
+        let subtype = stream.dict.get(b"Subtype").and_then(Object::as_name);
+        subtype.is_ok_and(|subtype| subtype == b"Form").then_some(stream)
+    }
+}
 
 /// Returns the dictionary `name` in another one, which may hold a reference to it.
 fn dictionary<'d>(document: &'d Document, within: &'d Dictionary, name: &[u8]) -> Option<&'d Dictionary> {
@@ -154,7 +174,7 @@ fn blank_trimmed(bytes: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use lopdf::{Stream, dictionary};
+    use lopdf::dictionary;
 
     use super::*;
 

@@ -91,10 +91,7 @@ pub(crate) fn append(
     let new = !path.exists();
     let open = File::options().create(true).truncate(false).write(true).open(path);
     let mut file = open.map_err(IndexError::io("open", path))?;
-    let present = file.metadata().map_err(IndexError::io("read", path))?.len();
-    if present < position {
-        return Err(IndexError::corrupt(path, format!("it has {present} bytes instead of at least {position}")));
-    }
+    check_length(&file, path, position)?;
     let write = |file: &mut File| {
         // Removes what a killed commit left behind.
         file.set_len(position)?;
@@ -151,14 +148,29 @@ pub(crate) fn read_after(path: &Path, from: LogPrefix, to: u64, dims: usize) -> 
     read_records(file, path, from, to, dims).map(Some)
 }
 
+/// Checks the records between the bytes `from` and `to` of a log. `from` is the end of a record.
+pub(crate) fn check(path: &Path, from: u64, to: u64, dims: usize) -> Result<(), IndexError> {
+    if from >= to {
+        return Ok(());
+    }
+    let from = LogPrefix { bytes: from, ..LogPrefix::default() };
+    read_records(open(path, to)?, path, from, to, dims).map(drop)
+}
+
 /// Opens a log that has at least `bytes` bytes.
 fn open(path: &Path, bytes: u64) -> Result<File, IndexError> {
     let file = File::open(path).map_err(IndexError::io("open", path))?;
+    check_length(&file, path, bytes)?;
+    Ok(file)
+}
+
+/// Checks that a log has at least `bytes` bytes.
+fn check_length(file: &File, path: &Path, bytes: u64) -> Result<(), IndexError> {
     let present = file.metadata().map_err(IndexError::io("read", path))?.len();
     if present < bytes {
         return Err(IndexError::corrupt(path, format!("it has {present} bytes instead of at least {bytes}")));
     }
-    Ok(file)
+    Ok(())
 }
 
 /// Reads the records of the log in `file` between the prefix `from` and the byte `to`.

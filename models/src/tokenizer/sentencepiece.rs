@@ -150,6 +150,14 @@ mod tests {
     }
 
     #[test]
+    fn a_text_may_write_a_space_as_its_mark() {
+        let tokenizer = Tokenizer::from_fast(pipeline(&pieces(), false, Vec::new()).unwrap()).unwrap();
+        let spaced = tokenizer.encode("a b", Specials::Literal).unwrap();
+        assert_eq!(spaced, [6, 5, 4]);
+        assert_eq!(tokenizer.encode("a▁b", Specials::Literal).unwrap(), spaced);
+    }
+
+    #[test]
     fn a_piece_of_any_length_is_refused() {
         let mut pieces = pieces();
         pieces[6].text = "a".repeat(LONGEST_PIECE + 1);

@@ -9,7 +9,7 @@ use super::ConfigError;
 use crate::embedding::MOCK;
 
 /// Default of `--embedder` for a new index.
-const DEFAULT: &str = "all-minilm-l6-v2";
+pub const DEFAULT_EMBEDDER: &str = "all-minilm-l6-v2";
 
 /// Default of `--embedder-key-env`.
 const KEY_ENV: &str = "EMBEDDER_API_KEY";
@@ -141,7 +141,7 @@ impl EmbedderArgs {
             embedder_timeout_ms,
             query_arithmetic,
         } = self.clone();
-        let embedder = embedder.unwrap_or_else(|| DEFAULT.to_owned());
+        let embedder = embedder.unwrap_or_else(|| DEFAULT_EMBEDDER.to_owned());
         let is_url = is_url(&embedder);
         // The query of the URL may hold a secret.
         let without_secret = |embedder: &str| embedder.split('?').next().unwrap_or_default().to_owned();

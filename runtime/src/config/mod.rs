@@ -14,13 +14,13 @@ mod size;
 
 pub use base_model::{DEFAULT_MODEL, base_model};
 pub use device::{Device, DeviceArgs, DeviceConfig, GpuKvSize, StepArgs};
-pub use embedder::{EmbedderArgs, EmbedderConfig, QueryArithmetic};
+pub use embedder::{DEFAULT_EMBEDDER, EmbedderArgs, EmbedderConfig, QueryArithmetic};
 pub use filter::{FactFilterArgs, FactFilterConfig};
 pub use fleet::{EngineAddress, EngineAddressError, EngineKind, FleetArgs, FleetConfig, FleetTimeouts};
 pub use log::LogFormat;
 pub use model::{ModelArgs, ModelConfig, StepSize};
 pub use reranker::{RerankerArgs, RerankerConfig};
-pub use retrieval::{DEFAULT_SCRUB, IndexPlace, RetrievalArgs, RetrievalConfig, local_index};
+pub use retrieval::{IndexPlace, RetrievalArgs, RetrievalConfig, local_index};
 pub use size::{Size, seconds};
 
 /// Error returned for a combination of flags that contradicts itself.

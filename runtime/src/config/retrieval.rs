@@ -14,7 +14,7 @@ use super::{
 };
 
 /// Default pause between two scrubs of an index.
-pub const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
+const DEFAULT_SCRUB: Duration = Duration::from_secs(3600);
 
 /// Flags for retrieval.
 #[derive(Debug, Clone, clap::Args)]

@@ -269,8 +269,8 @@ impl PolicyArgs {
     fn judge(&self) -> anyhow::Result<Option<Arc<dyn Complete>>> {
         let (Some(url), Some(model)) = (&self.judge_url, &self.judge_model) else { return Ok(None) };
         let key = key_in(&self.judge_key_env)?;
-        let judge = ChatEndpoint::new(url, model, key, JUDGE_TIMEOUT).context("--judge-url")?;
-        Ok(Some(Arc::new(judge.trusting(TrustedRoots::of_flag("--judge-ca", self.judge_ca.as_deref())?))))
+        let roots = TrustedRoots::of_flag("--judge-ca", self.judge_ca.as_deref())?;
+        Ok(Some(Arc::new(ChatEndpoint::new(url, model, key, JUDGE_TIMEOUT, roots).context("--judge-url")?)))
     }
 
     fn threads(&self) -> usize {

@@ -12,7 +12,7 @@ use super::arm::EvaluationArm;
 use super::judge::Judge;
 use super::report_file::ReportFile;
 use super::{EvaluationOutcome, EvaluationPlan, LeftOutMetric, Question, SetOutcome, evaluate_arm, similarity};
-use crate::config::{DEFAULT_SCRUB, EmbedderConfig, RetrievalConfig};
+use crate::config::EmbedderConfig;
 use crate::embedding::Embedding;
 use crate::{assembly, progress};
 
@@ -73,7 +73,7 @@ impl EvalRun {
             let current = live.current();
             let plan = EvaluationPlan { cost: self.plan.cost.over(current.manifest()), ..self.plan.clone() };
             file.questions.iter_mut().for_each(|question| question.support_from(&current));
-            self.runtime.searcher = Some(assembly::searcher(&live, &self.retrieval(&file.index))?);
+            self.runtime.searcher = Some(assembly::searcher(&live, self.threads, SEARCH_DEADLINE)?);
             let mut set = SetOutcome {
                 corpus: current.manifest().corpus.clone(),
                 passages: current.manifest().passages,
@@ -93,22 +93,6 @@ impl EvalRun {
             evaluated.sets.push(set);
         }
         Ok(evaluated)
-    }
-
-    fn retrieval(&self, index: &Path) -> RetrievalConfig {
-        RetrievalConfig {
-            index: Some(index.to_owned()),
-            index_name: None,
-            others: Vec::new(),
-            writable: false,
-            keep_snapshots: 0,
-            scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.clone(),
-            threads: self.threads,
-            deadline: SEARCH_DEADLINE,
-            fact_filter: None,
-            reranker: None,
-        }
     }
 
     /// Opens an index. It does not follow commits, so that all questions are searched in one snapshot.

@@ -8,6 +8,7 @@ use std::io;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::json;
 use tokio::task::spawn_blocking;
@@ -130,12 +131,25 @@ fn unload(fleet: &Arc<FleetShared>, adapter: LoadedAdapter) {
 }
 
 impl RemoteEngine {
-    /// Loads an adapter, unless it is loaded already.
+    /// Loads an adapter, unless it is loaded already. Requests that arrive together share one load and its failure.
     pub(super) async fn load_adapter(&self, adapter: &RemoteAdapter) -> Result<(), Fault> {
-        let mut loaded = self.adapters.lock(&adapter.name).await;
-        if *loaded {
+        let begun = Instant::now();
+        let mut state = self.adapters.lock(&adapter.name).await;
+        if state.loaded {
             return Ok(());
         }
+        // Another load may take as long to fail, and the requests would wait for one load after another.
+        if let Some((_, fault)) = state.failed.as_ref().filter(|(failed, _)| *failed > begun) {
+            return Err(fault.clone());
+        }
+        let result = self.load_checked(adapter).await;
+        state.loaded = result.is_ok();
+        state.failed = result.as_ref().err().map(|fault| (Instant::now(), fault.clone()));
+        result
+    }
+
+    /// Loads an adapter, and compares its weights with the fingerprint of the policy.
+    async fn load_checked(&self, adapter: &RemoteAdapter) -> Result<(), Fault> {
         let body = json!({"lora_name": adapter.name, "lora_path": adapter.path});
         match self.endpoint.tell("/v1/load_lora_adapter", &body).await {
             // Another replica of this server may have loaded the adapter; its name says that the weights are the same.
@@ -150,14 +164,13 @@ impl RemoteEngine {
             self.tell_unload(&adapter.name).await;
             return Err(fault);
         }
-        *loaded = true;
         Ok(())
     }
 
     async fn unload_adapter(&self, adapter: &RemoteAdapter) {
-        let mut loaded = self.adapters.lock(&adapter.name).await;
+        let mut state = self.adapters.lock(&adapter.name).await;
         // An adapter that was forgotten here may still be loaded at the engine.
-        if mem::take(&mut *loaded) || self.is_usable() {
+        if mem::take(&mut state.loaded) || self.is_usable() {
             self.tell_unload(&adapter.name).await;
         }
         self.adapters.forget(&adapter.name);
@@ -221,7 +234,11 @@ fn copy(dir: &Path, root: &Path, path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use super::super::endpoint::Endpoint;
     use super::*;
+    use crate::trusted_roots::TrustedRoots;
 
     fn adapter(dir: &Path, weights: &str) -> PathBuf {
         let dir = dir.join("policy");
@@ -242,6 +259,25 @@ mod tests {
         assert_eq!(std::fs::read_to_string(first.path.join(FILES[1])).unwrap(), "one", "not replaced in place");
         assert_eq!(std::fs::read_dir(&root).unwrap().count(), 2, "no drafts are left");
         assert!(publish(temp.path(), &root).is_err());
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_for_a_load_share_its_failure() {
+        let address = "vllm=http://127.0.0.1:1".parse().unwrap();
+        let endpoint = Endpoint::new(address, None, &TrustedRoots::default(), Duration::from_secs(1)).unwrap();
+        let engine = RemoteEngine::new(endpoint);
+        let adapter = RemoteAdapter { name: "a".into(), path: PathBuf::new(), fingerprint: None };
+        let mut loading = engine.adapters.lock("a").await;
+        let mut waiting = std::pin::pin!(engine.load_adapter(&adapter));
+        assert!(engine.adapters.is_busy("a") && !engine.adapters.is_busy("b"));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        let fault = engine.endpoint.fault(FaultKind::Broken, "no reply");
+        loading.failed = Some((Instant::now(), fault.clone()));
+        drop(loading);
+        assert_eq!(waiting.await, Err(fault));
+        // A request that comes later tries again.
+        assert_eq!(engine.load_adapter(&adapter).await.unwrap_err().kind, FaultKind::Unreachable);
+        assert!(!engine.adapters.is_busy("a"));
     }
 
     #[test]

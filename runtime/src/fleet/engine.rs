@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::adapters::RemoteAdapter;
 use super::endpoint::Endpoint;
 use super::engine_adapters::EngineAdapters;
 use super::fault::FaultKind;
@@ -183,10 +184,12 @@ impl RemoteEngine {
         self.in_flight.load(Relaxed)
     }
 
-    /// Returns the key by which an engine is chosen, the smallest one first. An engine whose identity is being checked
-    /// comes last, because its requests wait for the check.
-    pub(super) fn rank(&self) -> (bool, usize) {
-        (self.checking.try_lock().is_err(), self.load())
+    /// Returns the key by which an engine is chosen for a session with `adapter`, the smallest one first. An engine whose
+    /// identity is being checked, or that is loading the adapter, comes last, because its requests wait for that.
+    pub(super) fn rank(&self, adapter: Option<&RemoteAdapter>) -> (bool, usize) {
+        let is_checked = self.checking.try_lock().is_err();
+        let loads_adapter = adapter.is_some_and(|adapter| self.adapters.is_busy(&adapter.name));
+        (is_checked || loads_adapter, self.load())
     }
 
     /// Counts a request.

@@ -5,16 +5,15 @@ use std::time::Duration;
 use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use waymark_engine::StopSet;
 use waymark_models::chat::TextSegment;
-use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::Tokenizer;
 
 use super::endpoint::Endpoint;
 use super::engine::EngineFacts;
 use super::fault::{Fault, FaultKind};
 use super::reply::TokenReply;
-use super::request::{Dialect, TokenRequest};
+use super::request::Dialect;
+use super::scoring::ScoreRequest;
 use crate::config::EngineKind;
 
 /// Text that must have the same tokens at the engine as here: tags of protocols, digits, accents, and scripts without
@@ -130,21 +129,8 @@ pub(super) async fn score(endpoint: &Endpoint, model: &str, ids: &[u32]) -> Resu
 }
 
 async fn score_over(dialect: Dialect, endpoint: &Endpoint, model: &str, ids: &[u32]) -> Result<TokenReply, Fault> {
-    let request = TokenRequest {
-        model,
-        ids,
-        sampling: &SamplingParams::greedy(),
-        seed: 0,
-        max_tokens: 1,
-        min_tokens: 0,
-        stops: &StopSet::default(),
-        begins: false,
-        eos: &[],
-        allow: None,
-        score: Some(0),
-        salt: 0,
-    };
-    let body = request.body(endpoint.address.kind, dialect);
+    let score = ScoreRequest { model, ids, scored: ids.len(), top: 0, salt: 0 };
+    let body = score.body(endpoint.address.kind, dialect);
     let body = body.map_err(|error| endpoint.fault(FaultKind::Refused, error.to_string()))?;
     Ok(endpoint.exchange(Method::POST, dialect.path(), body, SCORING).await?.0)
 }

@@ -46,7 +46,7 @@ use waymark_engine::{BackendSpec, Counters, EngineError, Health, Lease, LoadedAd
 use waymark_models::BLOCK;
 use waymark_models::tokenizer::Tokenizer;
 
-use self::adapters::AdapterDirectory;
+use self::adapters::{AdapterDirectory, RemoteAdapter};
 pub use self::counters::FleetCounters;
 use self::endpoint::Endpoint;
 use self::engine::{EngineFacts, RemoteEngine, Trust};
@@ -194,7 +194,7 @@ impl Fleet {
 
     /// Returns the health: ready while at least one engine takes requests.
     pub fn health(&self) -> Health {
-        match self.0.choose(None) {
+        match self.0.choose(None, None) {
             Ok(_) => Health::Ready,
             Err(fault) => Health::Dead { reason: fault.message },
         }
@@ -250,15 +250,20 @@ fn spec(identity: &EngineIdentity, vocab: usize, context: usize) -> BackendSpec 
 }
 
 impl FleetShared {
-    /// Returns the engine for the next request: `preferred` if it takes requests, or else the one with the fewest
-    /// requests in flight, if possible of those whose identity is not being checked.
-    fn choose(&self, preferred: Option<&Arc<RemoteEngine>>) -> Result<Arc<RemoteEngine>, Fault> {
+    /// Returns the engine for the next request of a session with `adapter`: `preferred` if it takes requests, or else the
+    /// one with the fewest requests in flight, if possible of those whose identity is not being checked and that are not
+    /// loading the adapter.
+    fn choose(
+        &self,
+        preferred: Option<&Arc<RemoteEngine>>,
+        adapter: Option<&RemoteAdapter>,
+    ) -> Result<Arc<RemoteEngine>, Fault> {
         // The engine of the last turn may still have the session's prefix in its cache.
         if let Some(engine) = preferred.filter(|engine| engine.is_usable()) {
             return Ok(Arc::clone(engine));
         }
         let usable = self.engines.iter().filter(|engine| engine.is_usable());
-        usable.min_by_key(|engine| engine.rank()).cloned().ok_or_else(|| {
+        usable.min_by_key(|engine| engine.rank(adapter)).cloned().ok_or_else(|| {
             let reasons = self.engines.iter().filter_map(|engine| match engine.trust() {
                 Trust::Down { reason } => Some(reason),
                 Trust::Trusted | Trust::Suspect => None,
@@ -268,10 +273,10 @@ impl FleetShared {
         })
     }
 
-    /// Returns another engine that takes requests, if there is one.
-    fn other_than(&self, failed: &Arc<RemoteEngine>) -> Option<Arc<RemoteEngine>> {
+    /// Returns another engine that takes requests of a session with `adapter`, if there is one.
+    fn other_than(&self, failed: &Arc<RemoteEngine>, adapter: Option<&RemoteAdapter>) -> Option<Arc<RemoteEngine>> {
         let others = self.engines.iter().filter(|engine| !Arc::ptr_eq(engine, failed) && engine.is_usable());
-        others.min_by_key(|engine| engine.rank()).cloned()
+        others.min_by_key(|engine| engine.rank(adapter)).cloned()
     }
 
     /// Returns the facts about an engine, after checking its identity if something has failed there, or if it may have

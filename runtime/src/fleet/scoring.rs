@@ -10,7 +10,8 @@ use super::FleetShared;
 use super::engine::{EngineFacts, RemoteEngine};
 use super::fault::{Fault, FaultKind};
 use super::reply::TokenReply;
-use super::request::TokenRequest;
+use super::request::{Dialect, TokenRequest};
+use crate::config::EngineKind;
 
 /// Sequence whose end is scored.
 #[derive(Debug)]
@@ -24,18 +25,12 @@ pub(super) struct ScoreRequest<'a> {
     pub(super) salt: u64,
 }
 
-impl FleetShared {
-    /// Scores the end of a sequence on an engine.
-    pub(super) async fn score(
-        &self,
-        engine: &Arc<RemoteEngine>,
-        facts: &EngineFacts,
-        score: &ScoreRequest<'_>,
-    ) -> Result<Vec<TokenStep>, Fault> {
-        let _in_flight = engine.enter();
+impl ScoreRequest<'_> {
+    /// Returns the body for an engine.
+    pub(super) fn body(&self, kind: EngineKind, dialect: Dialect) -> serde_json::Result<Vec<u8>> {
         let request = TokenRequest {
-            model: score.model,
-            ids: score.ids,
+            model: self.model,
+            ids: self.ids,
             sampling: &SamplingParams::greedy(),
             seed: 0,
             // An engine samples at least one token; it is not used.
@@ -45,11 +40,24 @@ impl FleetShared {
             begins: false,
             eos: &[],
             allow: None,
-            score: Some(score.top),
-            salt: score.salt,
+            score: Some(self.top),
+            salt: self.salt,
         };
+        request.body(kind, dialect)
+    }
+}
+
+impl FleetShared {
+    /// Scores the end of a sequence on an engine.
+    pub(super) async fn score(
+        &self,
+        engine: &Arc<RemoteEngine>,
+        facts: &EngineFacts,
+        score: &ScoreRequest<'_>,
+    ) -> Result<Vec<TokenStep>, Fault> {
+        let _in_flight = engine.enter();
         let endpoint = &engine.endpoint;
-        let body = request.body(endpoint.address.kind, facts.dialect);
+        let body = score.body(endpoint.address.kind, facts.dialect);
         let body = body.map_err(|error| endpoint.fault(FaultKind::Refused, error.to_string()))?;
         self.remote.requests_total.add(1);
         self.remote.sent_bytes_total.add(body.len());

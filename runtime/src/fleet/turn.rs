@@ -67,6 +67,14 @@ pub struct RemoteTurn<'a> {
     permit: Option<OwnedSemaphorePermit>,
 }
 
+/// Engine that is ready for a request of the session.
+struct PreparedEngine {
+    engine: Arc<RemoteEngine>,
+    facts: EngineFacts,
+    /// Name of the model there.
+    model: String,
+}
+
 impl<'a> RemoteTurn<'a> {
     /// Creates a generation that sends its request when it is asked for a token. Without a permit, it waits for one
     /// first.
@@ -256,9 +264,10 @@ impl<'a> RemoteTurn<'a> {
     }
 
     /// Chooses an engine and prepares it for the session.
-    async fn prepared(&mut self) -> Result<(Arc<RemoteEngine>, EngineFacts, String), Fault> {
+    async fn prepared(&mut self) -> Result<PreparedEngine, Fault> {
         let fleet = Arc::clone(&self.session.fleet);
-        let engine = fleet.choose(self.session.engine.as_ref())?;
+        let published = self.session.options.adapter.and_then(|adapter| fleet.adapters.get(adapter));
+        let engine = fleet.choose(self.session.engine.as_ref(), published.as_ref())?;
         // Set before anything can fail there, so that the failure is known to be this engine's.
         self.session.engine = Some(Arc::clone(&engine));
         self.checked = false;
@@ -273,12 +282,12 @@ impl<'a> RemoteTurn<'a> {
                 adapter.name
             }
         };
-        Ok((engine, facts, model))
+        Ok(PreparedEngine { engine, facts, model })
     }
 
     /// Sends the request for the rest of the turn.
     async fn send(&mut self) -> Result<Attempt, Fault> {
-        let (engine, facts, model) = self.prepared().await?;
+        let PreparedEngine { engine, facts, model } = self.prepared().await?;
         let sampled = self.judge.sampled();
         let corrected = match (&self.constraint, self.correcting) {
             (Some(run), true) => {
@@ -336,7 +345,7 @@ impl<'a> RemoteTurn<'a> {
     }
 
     async fn scores(&mut self) -> Result<Vec<TokenStep>, Fault> {
-        let (engine, facts, model) = self.prepared().await?;
+        let PreparedEngine { engine, facts, model } = self.prepared().await?;
         let mut ids: Vec<u32> = self.session.tokens.iter().map(|token| token.id).collect();
         let scored = self.scorable().len();
         ids.extend(self.scorable());
@@ -375,14 +384,15 @@ impl<'a> RemoteTurn<'a> {
         }
         self.fruitless += 1;
         // An adapter that the engine has lost is loaded again there. After other failures, another engine is preferred.
+        let other = fleet.other_than(&engine, adapter.as_ref());
         let next = match (fault.kind, adapter) {
             (FaultKind::MissingModel, Some(adapter)) => {
                 engine.adapters.forget(&adapter.name);
                 Some(engine)
             }
             // Loaded once more on the same engine, the adapter would only be refused or found different again.
-            (FaultKind::OtherAdapter, _) => fleet.other_than(&engine),
-            _ => fleet.other_than(&engine).or_else(|| Some(engine).filter(|engine| engine.is_usable())),
+            (FaultKind::OtherAdapter, _) => other,
+            _ => other.or_else(|| Some(engine).filter(|engine| engine.is_usable())),
         };
         let hopeless = tainted || fault.kind == FaultKind::Refused || self.fruitless >= MOST_FRUITLESS;
         let Some(next) = next.filter(|_| !hopeless) else {

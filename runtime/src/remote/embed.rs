@@ -99,11 +99,17 @@ impl RequestPurpose {
 impl EmbedEndpoint {
     /// Creates a client of the embedder `model` at `url`. A URL that ends in `/embed` is asked in the form of
     /// text-embeddings-inference, any other in that of OpenAI, at `/v1/embeddings` unless the URL says otherwise. The
-    /// vector of a query must come within `timeout`.
+    /// vector of a query must come within `timeout`. The client trusts `roots`.
     ///
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.
-    pub fn new(url: &str, model: &str, key: Option<EndpointKey>, timeout: Duration) -> Result<Self, UrlError> {
+    pub fn new(
+        url: &str,
+        model: &str,
+        key: Option<EndpointKey>,
+        timeout: Duration,
+        roots: TrustedRoots,
+    ) -> Result<Self, UrlError> {
         let (base, query) = checked_url(url)?;
         let (form, missing) = match base {
             base if base.ends_with("/embed") => (EmbedForm::Tei, ""),
@@ -112,7 +118,7 @@ impl EmbedEndpoint {
             _ => (EmbedForm::OpenAi, "/v1/embeddings"),
         };
         Ok(EmbedEndpoint {
-            client: JsonClient::new(&format!("{base}{missing}{query}"), key, timeout),
+            client: JsonClient::new(&format!("{base}{missing}{query}"), key, timeout, roots),
             form,
             model: model.to_owned(),
             dims: None,
@@ -120,12 +126,6 @@ impl EmbedEndpoint {
             query_slots: RequestSlots::new(QUERY_SLOTS),
             numbers_only: AtomicBool::new(false),
         })
-    }
-
-    /// Trusts `roots` in place of the public certificate authorities.
-    #[must_use]
-    pub fn trusting(self, roots: TrustedRoots) -> Self {
-        Self { client: self.client.trusting(roots), ..self }
     }
 
     /// Requests one vector and records its length, which all others must have.

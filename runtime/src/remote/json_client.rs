@@ -32,10 +32,9 @@ pub(super) struct JsonClient {
 }
 
 impl JsonClient {
-    /// Creates a client of `url`, which trusts the public certificate authorities. Requests fail after `timeout`.
-    pub(super) fn new(url: &str, key: Option<EndpointKey>, timeout: Duration) -> Self {
+    /// Creates a client of `url`, which trusts `roots`. Requests fail after `timeout`.
+    pub(super) fn new(url: &str, key: Option<EndpointKey>, timeout: Duration, roots: TrustedRoots) -> Self {
         let (url, query) = without_query(url);
-        let roots = TrustedRoots::default();
         JsonClient {
             agent: roots.agent(timeout),
             url: url.to_owned(),
@@ -45,11 +44,6 @@ impl JsonClient {
             roots,
             refused: RefusedConnection::default(),
         }
-    }
-
-    /// Trusts `roots` in place of the public certificate authorities.
-    pub(super) fn trusting(self, roots: TrustedRoots) -> Self {
-        JsonClient { agent: roots.agent(self.timeout), roots, ..self }
     }
 
     /// URL that requests go to, without its query.

@@ -42,22 +42,22 @@ pub struct UrlError {
 
 impl ChatEndpoint {
     /// Creates a client of the model `model` at `url`, the part of the address before `/chat/completions`. Requests
-    /// fail after `timeout`.
+    /// fail after `timeout`. The client trusts `roots`.
     ///
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.
-    pub fn new(url: &str, model: &str, key: Option<EndpointKey>, timeout: Duration) -> Result<Self, UrlError> {
+    pub fn new(
+        url: &str,
+        model: &str,
+        key: Option<EndpointKey>,
+        timeout: Duration,
+        roots: TrustedRoots,
+    ) -> Result<Self, UrlError> {
         let (base, query) = checked_url(url)?;
         // Users copy either form from their provider's documentation.
         let base = base.strip_suffix("/chat/completions").unwrap_or(base);
-        let client = JsonClient::new(&format!("{base}/chat/completions{query}"), key, timeout);
+        let client = JsonClient::new(&format!("{base}/chat/completions{query}"), key, timeout, roots);
         Ok(Self { client, model: model.to_owned(), renamed_limit: AtomicBool::new(false) })
-    }
-
-    /// Trusts `roots` in place of the public certificate authorities.
-    #[must_use]
-    pub fn trusting(self, roots: TrustedRoots) -> Self {
-        Self { client: self.client.trusting(roots), ..self }
     }
 
     /// Body of a request; `renamed_limit` selects the name of the token limit.

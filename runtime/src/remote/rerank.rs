@@ -60,7 +60,7 @@ impl RerankEndpoint {
     /// Creates a client of the reranker `model` at `url`. A URL that ends in `/rerank` without a version before it is
     /// asked in the form of text-embeddings-inference, any other in that of Cohere and Jina, at `/v1/rerank` unless the
     /// URL says otherwise. A request fails after `timeout`, together with its retries. Documents that do not fit into
-    /// one request are sent in several, one after another, each with a `timeout` of its own.
+    /// one request are sent in several, one after another, each with a `timeout` of its own. The client trusts `roots`.
     ///
     /// # Errors
     /// If `url` does not begin with `http://` or `https://` and a host.
@@ -69,6 +69,7 @@ impl RerankEndpoint {
         model: Option<String>,
         key: Option<EndpointKey>,
         timeout: Duration,
+        roots: TrustedRoots,
     ) -> Result<Self, UrlError> {
         let (base, query) = checked_url(url)?;
         let (form, missing) = match base.strip_suffix("/rerank") {
@@ -77,15 +78,9 @@ impl RerankEndpoint {
             None if is_version(base) => (RerankForm::Cohere, "/rerank"),
             None => (RerankForm::Cohere, "/v1/rerank"),
         };
-        let client = JsonClient::new(&format!("{base}{missing}{query}"), key, timeout);
+        let client = JsonClient::new(&format!("{base}{missing}{query}"), key, timeout, roots);
         let id = model.clone().unwrap_or_else(|| client.url().to_owned());
         Ok(RerankEndpoint { client, form, model, id })
-    }
-
-    /// Trusts `roots` in place of the public certificate authorities.
-    #[must_use]
-    pub fn trusting(self, roots: TrustedRoots) -> Self {
-        Self { client: self.client.trusting(roots), ..self }
     }
 
     fn body(&self, query: &str, documents: &[&str]) -> Value {

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use waymark_index::openie::{Endpoint, EndpointOptions};
-use waymark_index::{Extract, IndexError, ModelRole, Passage, Passages, Triple};
+use waymark_index::{Extract, ModelRole, Passage, Triple};
 
 use super::*;
 
@@ -72,7 +72,7 @@ impl ScriptedEndpoint {
     /// Returns an endpoint whose replies must come within `timeout`.
     fn within(&self, timeout: Duration, key: Option<&str>) -> ChatEndpoint {
         let key = key.map(|key| EndpointKey::new(key).unwrap());
-        ChatEndpoint::new(&self.url, "m", key, timeout).unwrap()
+        ChatEndpoint::new(&self.url, "m", key, timeout, TrustedRoots::default()).unwrap()
     }
 
     fn seen(&self) -> Vec<(HeaderMap, Value)> {
@@ -160,13 +160,14 @@ fn nobody_there_is_transient_and_nonsense_is_refused() {
     let server = ScriptedEndpoint::says(vec![said("", "stop")]);
     let url = server.url.clone();
     drop(server);
-    let endpoint = ChatEndpoint::new(&format!("{url}?key=secret"), "m", None, Duration::from_secs(5)).unwrap();
-    let error = ask(&endpoint).unwrap_err();
+    let endpoint = |url: &str| ChatEndpoint::new(url, "m", None, Duration::from_secs(5), TrustedRoots::default());
+    let unreachable = endpoint(&format!("{url}?key=secret")).unwrap();
+    let error = ask(&unreachable).unwrap_err();
     assert!(matches!(error, CompleteError::Transient { .. }) && !error.to_string().contains("secret"), "{error}");
-    let invalid = ChatEndpoint::new("host?key=secret", "m", None, Duration::from_secs(5)).unwrap_err().to_string();
+    let invalid = endpoint("host?key=secret").unwrap_err().to_string();
     assert!(invalid.contains("\"host\"") && !invalid.contains("secret"), "{invalid}");
     for url in ["", "http://?x", "localhost:80", "ftp://x", "http://", "https:///v1", "http://a b"] {
-        assert!(ChatEndpoint::new(url, "m", None, Duration::from_secs(5)).is_err(), "{url}");
+        assert!(endpoint(url).is_err(), "{url}");
     }
 }
 
@@ -195,7 +196,7 @@ fn requests_side_by_side_all_learn_the_newer_name() {
         tokio::task::block_in_place(|| together.wait());
         refused(400, r#"{"error": {"message": "Use 'max_completion_tokens' instead."}}"#)
     });
-    let endpoint = ChatEndpoint::new(&server.url, "m", None, Duration::from_secs(20)).unwrap();
+    let endpoint = server.within(Duration::from_secs(20), None);
     std::thread::scope(|scope| {
         let both = [scope.spawn(|| ask(&endpoint)), scope.spawn(|| ask(&endpoint))];
         both.into_iter().for_each(|one| assert_eq!(one.join().unwrap().unwrap().text, "yes"));
@@ -214,16 +215,8 @@ fn a_key_that_straddles_the_cut_is_hidden() {
     }
 }
 
-struct NumberedPassages(u32);
-
-impl Passages for NumberedPassages {
-    fn len(&self) -> usize {
-        self.0 as usize
-    }
-
-    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        Ok(Passage { id: number.to_string(), title: format!("Title{number:03}"), text: "Some text.".into() })
-    }
+fn numbered_passage(number: &u32) -> Passage {
+    Passage { id: number.to_string(), title: format!("Title{number:03}"), text: "Some text.".into() }
 }
 
 /// A server in all sorts of trouble: every third request fails one way or another, and a few replies are broken.
@@ -257,6 +250,7 @@ fn triples_come_through_trouble_and_a_second_run_asks_nothing() {
         ..EndpointOptions::default()
     };
     let numbers: Vec<u32> = (0..40).collect();
+    let passages: Vec<Passage> = numbers.iter().map(numbered_passage).collect();
     let mut requests = 0;
     for run in 0..2 {
         // Some replies never come.
@@ -265,7 +259,7 @@ fn triples_come_through_trouble_and_a_second_run_asks_nothing() {
         let mut all = vec![Vec::new(); 40];
         let took = Instant::now();
         extractor
-            .extract(&NumberedPassages(40), &numbers, &mut |number, triples| {
+            .extract(&passages, &numbers, &mut |number, triples| {
                 all[number as usize] = triples;
                 Ok(())
             })

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use super::SnapshotError;
 use super::published::{Part, PublishedFile};
+use crate::durable_file;
 
 /// Ending of the name of a file that is being fetched.
 const PARTIAL: &str = ".fetched";
@@ -21,6 +23,15 @@ pub(super) struct FileFetch {
     path: PathBuf,
     /// Number of parts that `output` has already.
     pub(super) kept: usize,
+}
+
+/// File that was fetched whole, and may not have its name yet.
+#[derive(Debug)]
+pub(super) struct FetchedFile {
+    /// Path at which it was written.
+    target: PathBuf,
+    /// Path of the file in the index.
+    path: PathBuf,
 }
 
 impl FileFetch {
@@ -55,14 +66,24 @@ impl FileFetch {
         Ok(Some(FileFetch { output, target, path: path.to_owned(), kept }))
     }
 
-    /// Makes the file durable, and gives it its name.
-    pub(super) fn finish(self) -> io::Result<()> {
+    /// Makes the contents of the file durable.
+    pub(super) fn finish(self) -> io::Result<FetchedFile> {
         self.output.sync_all()?;
-        if self.target != self.path {
-            fs::rename(&self.target, &self.path)?;
-        }
-        crate::durable_file::sync_parent(&self.path)
+        Ok(FetchedFile { target: self.target, path: self.path })
     }
+}
+
+/// Gives `files` their names, which replaces files of the index, and makes the names durable.
+pub(super) fn put_in_place(files: &[FetchedFile]) -> Result<(), SnapshotError> {
+    for FetchedFile { target, path } in files {
+        if target != path {
+            fs::rename(target, path).map_err(SnapshotError::file("write", path))?;
+        }
+    }
+    for FetchedFile { path, .. } in files {
+        durable_file::sync_parent(path).map_err(SnapshotError::file("write", path))?;
+    }
+    Ok(())
 }
 
 /// Returns `true` if a file still has at least the size that was fetched.

@@ -8,7 +8,8 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
 
-use waymark_index::MANIFEST;
+use waymark_index::layout::{DELTA, HISTORY, LOCK, SNAPSHOT};
+use waymark_index::{IndexError, MANIFEST};
 
 use super::SnapshotError;
 use super::published::{Part, PublishedFile, PublishedIndex};
@@ -18,14 +19,6 @@ use crate::durable_file;
 pub(super) const HELD: &str = ".waymark.replica.json";
 /// Name of the manifest of the publication that is about to be held: its files are all there.
 pub(super) const NEXT: &str = ".waymark.replica.next.json";
-/// Name of the lock file of the index, which its writers take.
-const WRITER_LOCK: &str = ".waymark.lock";
-/// Folder of the manifests that a writer keeps.
-const HISTORY: &str = "history";
-/// Beginning of the names of folders of snapshots.
-const SNAPSHOTS: &str = "snapshot-";
-/// Beginning of the names of logs of changes.
-pub(super) const LOGS: &str = "delta-";
 
 /// Returns the publication that the directory holds. `None` if it has no index, or another one.
 pub(super) fn read(dir: &Path) -> Result<Option<PublishedIndex>, SnapshotError> {
@@ -85,8 +78,8 @@ pub(super) fn lock(path: &Path) -> Result<Option<File>, SnapshotError> {
 
 /// Locks the index in `dir` for writing, as a commit does.
 pub(super) fn lock_index(dir: &Path) -> Result<File, SnapshotError> {
-    let locked = || waymark_index::IndexError::Locked { dir: dir.to_owned() };
-    lock(&dir.join(WRITER_LOCK))?.ok_or_else(|| locked().into())
+    let locked = || IndexError::Locked { dir: dir.to_owned() };
+    lock(&dir.join(LOCK))?.ok_or_else(|| locked().into())
 }
 
 /// Removes snapshots and logs that are not among the files `needed`, and the remains of fetches of them. The index must
@@ -102,9 +95,9 @@ pub(super) fn remove_unneeded(dir: &Path, needed: &HashSet<String>) -> io::Resul
         if needed.iter().any(|file| file.split('/').next() == Some(name.as_str())) {
             continue;
         }
-        if name.starts_with(SNAPSHOTS) {
+        if name.starts_with(SNAPSHOT) {
             fs::remove_dir_all(entry.path())?;
-        } else if name.starts_with(LOGS) {
+        } else if name.starts_with(DELTA) {
             fs::remove_file(entry.path())?;
         }
     }

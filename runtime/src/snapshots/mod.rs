@@ -36,6 +36,8 @@ mod tests;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use waymark_index::IndexError;
+
 pub use follow::local_copy;
 pub use location::SnapshotLocation;
 pub use push::{PushOptions, PushReport, push};
@@ -63,7 +65,7 @@ pub enum SnapshotError {
     },
     /// The local index cannot be used.
     #[error(transparent)]
-    Index(#[from] waymark_index::IndexError),
+    Index(#[from] IndexError),
     /// The store holds something that no writer writes.
     #[error("{name} is damaged: {reason}")]
     Damaged {
@@ -113,7 +115,11 @@ impl SnapshotError {
 
     /// Returns `true` if a local file is missing, as it is when a commit has replaced it.
     fn is_missing_file(&self) -> bool {
-        matches!(self, SnapshotError::File { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        let source = match self {
+            SnapshotError::File { source, .. } | SnapshotError::Index(IndexError::Io { source, .. }) => source,
+            _ => return false,
+        };
+        source.kind() == io::ErrorKind::NotFound
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use waymark_index::{MANIFEST, Manifest};
@@ -51,7 +52,7 @@ pub struct PushReport {
 
 /// Snapshot of a directory, before it is published.
 struct LocalSnapshot {
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     json: Vec<u8>,
 }
 
@@ -62,11 +63,12 @@ struct SentPart {
     bytes: u64,
 }
 
-/// Publishes the current snapshot of the index in `dir`. Sends only parts that the last publication does not have.
+/// Publishes the current snapshot of the index in `dir`. Sends only parts that the last publication does not have, after
+/// a check of their files.
 ///
 /// # Errors
-/// [`SnapshotError::OtherWriter`] if another directory has published meanwhile; and if the index cannot be read, or the
-/// object store fails. Nothing is published then, unless the error follows the creation of the manifest.
+/// [`SnapshotError::OtherWriter`] if another directory has published meanwhile; and if the index is damaged or cannot
+/// be read, or the object store fails. Nothing is published then, unless the error follows the creation of the manifest.
 pub async fn push(dir: &Path, remote: &RemoteIndex, options: PushOptions) -> Result<PushReport, SnapshotError> {
     let mut lineage = Lineage::read(dir)?;
     let newest = remote.newest().await?;
@@ -124,6 +126,7 @@ async fn attempt(
         let is_known = before.as_ref().is_some_and(|before| is_unchanged(&name, &manifest, before));
         let earlier = base.filter(|_| is_known).and_then(|base| base.files.get(&name));
         let kept = kept_parts(&dir.join(&name), bytes, earlier).await?;
+        check(dir, &manifest, &name, bytes, &kept).await?;
         let new = send(&dir.join(&name), kept.bytes(), bytes, &there, remote).await?;
         let mut parts = kept.parts;
         parts.extend(new.iter().map(|sent| sent.part.clone()));
@@ -160,8 +163,8 @@ async fn read(dir: PathBuf) -> Result<LocalSnapshot, SnapshotError> {
             name: path.display().to_string(),
             reason: error.to_string(),
         };
-        let manifest = serde_json::from_slice(&json).map_err(damaged)?;
-        Ok(LocalSnapshot { manifest, json })
+        let manifest: Manifest = serde_json::from_slice(&json).map_err(damaged)?;
+        Ok(LocalSnapshot { manifest: Arc::new(manifest), json })
     })
     .await
 }
@@ -206,6 +209,25 @@ async fn kept_parts(path: &Path, bytes: u64, earlier: Option<&PublishedFile>) ->
     // Only the last part is compared, in case the directory was replaced by hand.
     let found = read_range(path.to_owned(), earlier.bytes() - last.bytes, last.bytes).await?;
     Ok(if Part::of(&found) == *last { earlier.clone() } else { PublishedFile::default() })
+}
+
+/// Checks the file `name` of `bytes` bytes by the manifest of the index, unless all its parts are kept. Damaged bytes
+/// would get a new hash, and so pass for good ones at every replica.
+async fn check(
+    dir: &Path,
+    manifest: &Arc<Manifest>,
+    name: &str,
+    bytes: u64,
+    kept: &PublishedFile,
+) -> Result<(), SnapshotError> {
+    let known = kept.bytes();
+    if known == bytes {
+        return Ok(());
+    }
+    let dir = dir.to_owned();
+    let manifest = Arc::clone(manifest);
+    let name = name.to_owned();
+    blocking(move || manifest.check_file(&dir, &name, known).map_err(SnapshotError::from)).await
 }
 
 /// Sends the bytes `from..to` of a file in parts.

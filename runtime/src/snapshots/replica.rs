@@ -1,8 +1,8 @@
 //! The reader: a directory that holds the newest published snapshot.
 //!
-//! New files are fetched beside those that are searched, logs are appended to, and the manifest of the index is renamed
-//! into place last, as by a commit; an open index follows it by itself. What the new snapshot does not name stays for
-//! one more publication, because searches may not have left the old one yet.
+//! New files are fetched beside those that are searched, and logs are appended to. Once everything is there, the files
+//! get their names, and the manifest of the index last, as by a commit; an open index follows it by itself. What the
+//! new snapshot does not name stays for one more publication, because searches may not have left the old one yet.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use waymark_index::MANIFEST;
+use waymark_index::layout::DELTA;
 
-use super::file_fetch::{FileFetch, is_there};
+use super::file_fetch::{FetchedFile, FileFetch, is_there, put_in_place};
 use super::lineage::Lineage;
 use super::published::{PublishedFile, PublishedIndex};
 use super::push::AT_ONCE;
@@ -34,6 +35,8 @@ pub struct Replica {
     held: Option<PublishedIndex>,
     /// If `true`, an index that was built or changed in the directory is replaced.
     replaces: bool,
+    /// If `true`, the next check compares the contents of all files with the newest publication.
+    compares: bool,
     /// If `true`, the next check lists all manifests instead of asking for the next one.
     is_lost: bool,
     /// Number of checks since the last publication.
@@ -63,7 +66,16 @@ impl Replica {
         fs::create_dir_all(dir).map_err(SnapshotError::file("write", dir))?;
         let lock = held::lock(&dir.join(LOCK))?.ok_or_else(|| SnapshotError::InUse(dir.to_owned()))?;
         let held = held::read(dir)?;
-        Ok(Replica { dir: dir.to_owned(), remote, held, replaces: false, is_lost: true, quiet: 0, _lock: lock })
+        Ok(Replica {
+            dir: dir.to_owned(),
+            remote,
+            held,
+            replaces: false,
+            compares: false,
+            is_lost: true,
+            quiet: 0,
+            _lock: lock,
+        })
     }
 
     /// Sets the handling of an index that was built or changed in the directory: `true` replaces it, and `false` makes
@@ -73,12 +85,20 @@ impl Replica {
         Replica { replaces, ..self }
     }
 
+    /// Sets the trust in files that were fetched before: `true` makes the next [`refresh`](Self::refresh) compare their
+    /// contents with the newest publication, and `false` only their sizes.
+    #[must_use]
+    pub fn comparing(self, compares: bool) -> Replica {
+        Replica { compares, ..self }
+    }
+
     /// Returns `true` if the directory holds a snapshot.
     pub fn holds_index(&self) -> bool {
         self.dir.join(MANIFEST).exists()
     }
 
-    /// Fetches the newest publication. `None` if the directory holds it already.
+    /// Fetches the newest publication, or the files of it that are missing or were cut. `None` if the directory holds
+    /// it already.
     ///
     /// # Errors
     /// If nothing was published, the object store or the disk fails, or a part is damaged. The directory still holds
@@ -103,13 +123,13 @@ impl Replica {
         self.fetch(&newest).await.map(Some)
     }
 
-    /// Returns the newest publication, if it is not the one that is held.
+    /// Returns the newest publication, if the directory does not hold it. A list finds missing files as well.
     async fn newest(&self) -> Result<Option<PublishedIndex>, SnapshotError> {
         let known = self.held.as_ref().filter(|_| !self.is_lost);
         let Some(known) = known else {
             let newest = self.remote.newest().await?;
             let newest = newest.ok_or_else(|| SnapshotError::Empty(self.remote.address.clone()))?;
-            return Ok(Some(newest).filter(|newest| self.held.as_ref() != Some(newest)));
+            return Ok(Some(newest).filter(|newest| !self.holds(newest)));
         };
         // Asking for the next number costs less than a list.
         let mut newest = None;
@@ -119,6 +139,12 @@ impl Replica {
             number += 1;
         }
         Ok(newest)
+    }
+
+    /// Returns `true` if the directory holds all files of `newest`, as far as the record and their sizes tell.
+    fn holds(&self, newest: &PublishedIndex) -> bool {
+        let is_here = |(name, file): (&String, &PublishedFile)| is_there(&self.dir.join(name), file);
+        !self.compares && self.held.as_ref() == Some(newest) && newest.files.iter().all(is_here)
     }
 
     /// Checks that `newest` replaces nothing that was not fetched.
@@ -142,26 +168,41 @@ impl Replica {
             name: format!("manifest {}", newest.number),
             reason: "it has no index".to_owned(),
         })?;
+        let mut files: Vec<FetchedFile> = Vec::new();
         for (name, file) in newest.files.iter().filter(|(name, _)| *name != MANIFEST) {
-            self.write(name, file, &mut report).await?;
+            files.extend(self.write(name, file, &mut report).await?);
         }
+        let manifest = self.write(MANIFEST, manifest, &mut report).await?;
         let dir = self.dir.clone();
         let next = newest.clone();
-        blocking(move || held::announce(&dir, &next)).await?;
-        self.write(MANIFEST, manifest, &mut report).await?;
+        // Nothing is replaced before everything is there: the files may belong to an index that is searched, or that
+        // stays if this fails.
+        blocking(move || {
+            held::announce(&dir, &next)?;
+            put_in_place(&files)?;
+            put_in_place(manifest.as_slice())
+        })
+        .await?;
         self.hold(newest).await?;
+        self.compares = false;
         Ok(report)
     }
 
-    /// Writes a file. The missing end of a log is appended; any other file is written beside the old one and renamed.
-    async fn write(&self, name: &str, file: &PublishedFile, report: &mut PullReport) -> Result<(), SnapshotError> {
+    /// Writes a file. The missing end of a log is appended; any other file is written beside the old one, to be
+    /// renamed. `None` if the directory has the file.
+    async fn write(
+        &self,
+        name: &str,
+        file: &PublishedFile,
+        report: &mut PullReport,
+    ) -> Result<Option<FetchedFile>, SnapshotError> {
         let path = self.dir.join(name);
         let held = self.held.as_ref().and_then(|held| held.files.get(name));
-        let held = held.filter(|held| is_there(&path, held));
+        let held = held.filter(|held| !self.compares && is_there(&path, held));
         if held == Some(file) {
-            return Ok(());
+            return Ok(None);
         }
-        let begun = held.filter(|held| name.starts_with(held::LOGS) && !held.parts.is_empty() && held.begins(file));
+        let begun = held.filter(|held| name.starts_with(DELTA) && !held.parts.is_empty() && held.begins(file));
         let begun = begun.cloned();
         let whole = file.clone();
         let open = move || {
@@ -171,7 +212,7 @@ impl Replica {
             };
             opened.map_err(SnapshotError::file("write", &path))
         };
-        let Some(mut fetch) = blocking(open).await? else { return Ok(()) };
+        let Some(mut fetch) = blocking(open).await? else { return Ok(None) };
         let missing = file.parts.iter().skip(fetch.kept).cloned().collect::<Vec<_>>();
         let missing = missing.into_iter().map(|part| {
             let remote = self.remote.clone();
@@ -189,7 +230,7 @@ impl Replica {
         }
         blocking(move || {
             let target = fetch.target.clone();
-            fetch.finish().map_err(SnapshotError::file("write", &target))
+            fetch.finish().map(Some).map_err(SnapshotError::file("write", &target))
         })
         .await
     }

@@ -1,6 +1,7 @@
 //! Tests of a writer and its replicas, over a folder and, if a server is given, over S3.
 #![allow(clippy::unwrap_used)]
 
+mod damage;
 mod follow;
 mod lineage;
 mod local_index;

@@ -1,7 +1,6 @@
 //! `GET /v1/agent/{id}`: resumes an event stream that lost its connection. `DELETE` cancels its episode.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
@@ -12,6 +11,7 @@ use super::stream::write;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
 use crate::api::follow::Events;
+use crate::api::path_param::PathParam;
 use crate::api::resume::{self, StreamReader};
 use crate::api::sse::{self, Frame};
 use crate::api::state::AppState;
@@ -40,12 +40,10 @@ pub(in crate::api) async fn get(
     State(state): State<AppState>,
     caller: Caller,
     method: Method,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("id");
-    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     let (param, after) = after(&headers, query.as_deref().unwrap_or_default())?;
     let stream =
         state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}` to take up")))?;
@@ -80,13 +78,15 @@ pub(in crate::api) async fn get(
 pub(in crate::api) async fn cancel(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<StatusCode, ApiError> {
-    let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("id");
-    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
     let stream = state.streams.get(&id, &caller).ok_or_else(|| absent(format!("there is no stream `{id}`")))?;
     stream.give_up();
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn absent(message: String) -> ApiError {
+    ApiError::new(Code::NotFound, message).with_param("id")
 }
 
 /// Streams the trace of an episode that outlives its connection.

@@ -2,14 +2,14 @@
 
 mod stored_keys;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::blocking::run_to_end;
 use super::body::{JsonBody, WireRequest, within};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
+use super::path_param::PathParam;
 use super::state::AppState;
 use crate::keys::{IndexScope, KeyEntry, KeyId, KeyLimits, KeySource, RequestPriority, Scope, Secret};
 
@@ -159,9 +159,8 @@ pub(crate) async fn create(
     ))]
 pub(crate) async fn revoke(
     State(state): State<AppState>,
-    name: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<RevokedKey>, ApiError> {
-    let Path(id) = name.map_err(|error| ApiError::new(Code::KeyNotFound, error.body_text()))?;
     state.stored_keys.check()?;
     let keys = state.stored_keys.clone();
     let name = id.clone();

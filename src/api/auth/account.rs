@@ -96,6 +96,12 @@ impl Accounts {
         let now = Instant::now().into_std();
         self.0.iter().for_each(|account| account.meter.count_tokens(&account.limits, tokens, now));
     }
+
+    /// Takes back `tokens` tokens that were counted and not computed.
+    pub(crate) fn uncount_tokens(&self, tokens: usize) {
+        let now = Instant::now().into_std();
+        self.0.iter().for_each(|account| account.meter.uncount_tokens(&account.limits, tokens, now));
+    }
 }
 
 impl AddressAccounts {

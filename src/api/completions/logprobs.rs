@@ -6,9 +6,7 @@ use serde_json::{Map, Value};
 use waymark_agent::TokenLogprob;
 
 use super::completion::{CompletionChoice, TextLogProbs};
-
-/// Smallest log-probability sent, standing for a probability of 0, as in OpenAI's interface.
-const MIN_LOGPROB: f32 = -9999.0;
+use crate::api::sampling_params::MIN_LOGPROB;
 
 /// Answer under construction.
 #[derive(Debug)]

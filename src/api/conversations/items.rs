@@ -1,17 +1,17 @@
 //! `/v1/conversations/{id}/items`.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::record::{ConversationObject, checked_items};
-use super::{READ_AT_ONCE, absent, find, key, known};
+use super::{READ_AT_ONCE, absent, find, key};
 use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::pagination::{CursorQuery, ItemList};
+use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 use crate::store::{RecordKey, RecordKind, RecordRange};
 
@@ -47,12 +47,12 @@ impl WireRequest for ItemsRequest {}
 pub(crate) async fn list(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<ItemList>, ApiError> {
     let page = CursorQuery::parse(query.as_deref().unwrap_or_default())?;
     // An unknown conversation gets 404 instead of an empty list.
-    let (id, _) = find(&state, &caller, known(id)?).await?;
+    let (id, _) = find(&state, &caller, id).await?;
     let after = match &page.after {
         None => None,
         Some(after) => {
@@ -100,12 +100,11 @@ pub(crate) async fn list(
 pub(crate) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
     JsonBody(request): JsonBody<ItemsRequest>,
 ) -> Result<axum::Json<ItemList>, ApiError> {
     check_query(query.as_deref().unwrap_or_default())?;
-    let id = known(id)?;
     let items = checked_items(request.items)?;
     let data: Vec<Value> = items.iter().map(|(_, item)| item.clone()).collect();
     if !state.records.append(&key(&caller, &id), items).await? {
@@ -130,11 +129,10 @@ pub(crate) async fn create(
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam((id, item)): PathParam<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Value>, ApiError> {
     check_query(query.as_deref().unwrap_or_default())?;
-    let (id, item) = known_item(ids)?;
     let found = state.records.get::<Value>(&item_key(&caller, &id, &item)).await?;
     found.map(axum::Json).ok_or_else(|| absent_item(&id, &item))
 }
@@ -154,9 +152,8 @@ pub(crate) async fn retrieve(
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam((id, item)): PathParam<(String, String)>,
 ) -> Result<axum::Json<ConversationObject>, ApiError> {
-    let (id, item) = known_item(ids)?;
     let (id, record) = find(&state, &caller, id).await?;
     if !state.records.remove(&item_key(&caller, &id, &item)).await? {
         return Err(absent_item(&id, &item));
@@ -181,12 +178,6 @@ fn item_key(caller: &Caller, conversation: &str, item: &str) -> RecordKey {
         parent: conversation.to_owned(),
         id: item.to_owned(),
     }
-}
-
-/// Extracts the IDs from the path. IDs that are not UTF-8 cannot belong to any item.
-fn known_item(ids: Result<Path<(String, String)>, PathRejection>) -> Result<(String, String), ApiError> {
-    let Path(ids) = ids.map_err(|error| ApiError::new(Code::ConversationNotFound, error.body_text()))?;
-    Ok(ids)
 }
 
 fn absent_item(conversation: &str, item: &str) -> ApiError {

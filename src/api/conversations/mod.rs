@@ -10,8 +10,7 @@ pub mod record;
 
 use std::collections::BTreeMap;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -22,6 +21,7 @@ use super::auth::Caller;
 use super::body::{JsonBody, WireRequest};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::metadata::check_metadata;
+use super::path_param::PathParam;
 use super::responses::chat_history::ChatHistory;
 use super::responses::parsed_item::ParsedItem;
 use super::state::{AppState, now};
@@ -107,9 +107,9 @@ pub(crate) async fn create(
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<ConversationObject>, ApiError> {
-    let (id, record) = find(&state, &caller, known(id)?).await?;
+    let (id, record) = find(&state, &caller, id).await?;
     Ok(axum::Json(ConversationObject::new(id, record)))
 }
 
@@ -121,11 +121,11 @@ pub(crate) async fn retrieve(
 pub(crate) async fn update(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     JsonBody(request): JsonBody<ConversationUpdate>,
 ) -> Result<axum::Json<ConversationObject>, ApiError> {
     check_metadata(request.metadata.as_ref())?;
-    let (id, mut record) = find(&state, &caller, known(id)?).await?;
+    let (id, mut record) = find(&state, &caller, id).await?;
     record.metadata = request.metadata.unwrap_or_default();
     // The conversation may have been deleted since it was read.
     if !state.records.update(&key(&caller, &id), record.clone()).await? {
@@ -145,9 +145,8 @@ pub(crate) async fn update(
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<ConversationDeleted>, ApiError> {
-    let id = known(id)?;
     if !state.records.remove(&key(&caller, &id)).await? {
         return Err(absent(&id));
     }
@@ -206,12 +205,6 @@ pub(super) fn key(caller: &Caller, id: &str) -> RecordKey {
 async fn find(state: &AppState, caller: &Caller, id: String) -> Result<(String, ConversationRecord), ApiError> {
     let record = state.records.get(&key(caller, &id)).await?;
     Ok((id.clone(), record.ok_or_else(|| absent(&id))?))
-}
-
-/// Extracts the ID from the path. An ID that is not UTF-8 cannot belong to any conversation.
-fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
-    let Path(id) = id.map_err(|error| ApiError::new(Code::ConversationNotFound, error.body_text()).with_param("id"))?;
-    Ok(id)
 }
 
 fn absent(id: &str) -> ApiError {

@@ -18,14 +18,7 @@ pub mod passages;
 pub mod questions;
 pub mod summary;
 
-use waymark_index::IndexError;
-
-use super::error::{ApiError, Code};
+use super::documents::broken;
 
 /// Size in bytes after which a response takes no further entries. Phrases and triples may be texts of any length.
 const RESPONSE_BYTES: usize = 1 << 20;
-
-/// Converts an error of reading the index.
-fn broken(error: &IndexError) -> ApiError {
-    ApiError::new(Code::SearchFailed, error.to_string())
-}

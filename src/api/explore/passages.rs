@@ -1,7 +1,6 @@
 //! `/v1/index/passages/{id}`: a passage with its triples, page by page.
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery};
+use axum::extract::RawQuery;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -10,10 +9,11 @@ use waymark_index::{ChunkSiblings, GraphNode, Index, NodeKind, Triple, TripleSou
 
 use super::{RESPONSE_BYTES, broken, params};
 use crate::api::blocking::run_blocking;
-use crate::api::documents::{absent, known};
+use crate::api::documents::absent;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::indexes::IndexedState;
 use crate::api::pagination::{PAGE, limit};
+use crate::api::path_param::PathParam;
 
 /// Maximum number of triples to skip.
 const MAX_OFFSET: u32 = 1_000_000_000;
@@ -100,12 +100,11 @@ struct TripleQuery {
     ))]
 pub(crate) async fn get(
     IndexedState(state): IndexedState,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<IndexPassage>, ApiError> {
     let index = state.library()?.live.current();
     let query = TripleQuery::parse(query.as_deref())?;
-    let id = known(id)?;
     run_blocking(move || passage(&index, &id, &query).map(axum::Json)).await
 }
 

@@ -12,8 +12,7 @@ mod upload;
 use std::fs;
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -27,6 +26,7 @@ use super::auth::Caller;
 use super::blocking::{run_blocking, run_to_end};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::pagination::{CursorQuery, Page};
+use super::path_param::PathParam;
 use super::state::{AppState, now};
 use super::vector_stores;
 
@@ -141,9 +141,9 @@ pub(crate) async fn list(
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<FileObject>, ApiError> {
-    let (id, record) = find(&state, &caller, known(id)?)?;
+    let (id, record) = find(&state, &caller, id)?;
     Ok(axum::Json(FileObject::new(id, &record)))
 }
 
@@ -161,9 +161,9 @@ pub(crate) async fn retrieve(
 pub(crate) async fn content(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<Response, ApiError> {
-    let (id, record) = find(&state, &caller, known(id)?)?;
+    let (id, record) = find(&state, &caller, id)?;
     let path = state.vector_stores()?.files.content(&id, &record);
     let content = path.clone();
     let length = run_blocking(move || fs::metadata(content).map(|about| about.len()).map_err(unwritable)).await?;
@@ -187,9 +187,9 @@ pub(crate) async fn content(
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<FileDeleted>, ApiError> {
-    let (id, _) = find(&state, &caller, known(id)?)?;
+    let (id, _) = find(&state, &caller, id)?;
     let running = state.drain.enter();
     let file = id.clone();
     // A task of its own, because a client that disconnects ends the request.
@@ -222,11 +222,6 @@ async fn remove(state: &AppState, caller: &Caller, id: &str) -> Result<(), ApiEr
 pub(super) fn find(state: &AppState, caller: &Caller, id: String) -> Result<(String, Arc<FileRecord>), ApiError> {
     let record = state.vector_stores()?.files.get(caller.owner, &id).ok_or_else(|| absent(&id))?;
     Ok((id, record))
-}
-
-fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
-    let Path(id) = id.map_err(|error| ApiError::new(Code::FileNotFound, error.body_text()).with_param("id"))?;
-    Ok(id)
 }
 
 /// Returns the error for an unknown file.

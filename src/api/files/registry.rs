@@ -7,24 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use waymark_runtime::durable_file;
 
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code};
 use crate::api::json_file;
-use crate::api::vector_stores::discard;
+use crate::api::record_folder::{self, ABOUT, UNFINISHED};
 use crate::keys::KeyOwner;
 use crate::store::Owner;
 
 /// Maximum number of files of all keys together.
 const MAX_FILES: usize = 10_000;
 
-/// Name of the record of a file in its folder.
-const ABOUT: &str = "about.json";
 /// Name of the folder that holds the content of a file, under the file's own name.
 const CONTENT: &str = "content";
-/// Beginning of the names of unfinished folders.
-const UNFINISHED: &str = ".";
 
 /// Maximum length of the name of a file on disk, in bytes.
 const MAX_NAME_BYTES: usize = 120;
@@ -108,13 +103,12 @@ impl UploadedFiles {
     /// If the folder cannot be read or written, or the record of a file is damaged.
     pub(crate) fn open(folder: PathBuf, storage: u64) -> io::Result<UploadedFiles> {
         fs::create_dir_all(&folder)?;
+        record_folder::remove_unfinished(&folder)?;
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
             let id = entry.file_name().to_string_lossy().into_owned();
-            if id.starts_with(UNFINISHED) {
-                fs::remove_dir_all(entry.path())?;
-            } else if let Some(record) = json_file::read::<FileRecord>(&entry.path().join(ABOUT))? {
+            if let Some(record) = json_file::read::<FileRecord>(&entry.path().join(ABOUT))? {
                 files.insert(id, Arc::new(record));
             }
         }
@@ -160,11 +154,8 @@ impl UploadedFiles {
     /// # Errors
     /// If the disk fails.
     pub(crate) fn finish(&self, room: RoomReservation, part: &PartialFile, record: FileRecord) -> io::Result<()> {
-        json_file::write(&part.dir.join(ABOUT), &record)?;
+        record_folder::publish(&part.dir, &self.folder.join(&room.id), &record)?;
         let mut files = self.lock();
-        let dir = self.folder.join(&room.id);
-        fs::rename(&part.dir, &dir)?;
-        durable_file::sync_parent(&dir)?;
         files.insert(room.id.clone(), Arc::new(record));
         // Given back under the lock, so no other upload sees the room as free.
         drop(room);
@@ -205,7 +196,7 @@ impl UploadedFiles {
         let mut files = self.lock();
         // Only IDs that are in the map become paths.
         if files.contains_key(id) {
-            discard(&self.folder.join(id))?;
+            record_folder::discard(&self.folder.join(id))?;
             files.remove(id);
         }
         Ok(())

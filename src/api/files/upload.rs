@@ -59,6 +59,14 @@ pub(super) struct Upload {
     pub(super) part: PartialFile,
 }
 
+/// File of an upload, on disk.
+struct StoredFile {
+    filename: String,
+    /// Size in bytes.
+    bytes: u64,
+    part: PartialFile,
+}
+
 /// Reads the body of `request` and writes the file under `id`.
 ///
 /// # Errors
@@ -80,7 +88,7 @@ pub(super) async fn receive(state: &AppState, id: &str, request: Request) -> Res
             name => return Err(ApiError::unknown(name)),
         }
     }
-    let (filename, bytes, part) = file.ok_or_else(|| ApiError::missing("file"))?;
+    let StoredFile { filename, bytes, part } = file.ok_or_else(|| ApiError::missing("file"))?;
     let purpose = purpose.ok_or_else(|| ApiError::missing("purpose"))?;
     Ok(Upload { filename, purpose, bytes, part })
 }
@@ -112,13 +120,13 @@ fn multipart(request: Request, limit: u64, arrived: Arc<AtomicU64>) -> Result<Mu
     Ok(Multipart::with_constraints(body, boundary, constraints))
 }
 
-/// Writes the content of a field to disk. Returns its name and its size.
+/// Writes the content of a field to disk.
 async fn stored(
     stores: &Arc<VectorStores>,
     id: &str,
     mut field: Field<'static>,
     timer: &mut BodyTimer,
-) -> Result<(String, u64, PartialFile), ApiError> {
+) -> Result<StoredFile, ApiError> {
     let filename = field.file_name().unwrap_or_default().to_owned();
     if filename.is_empty() || filename.len() > MAX_FILENAME {
         let message = format!("`file` must have a name of at most {MAX_FILENAME} bytes");
@@ -141,7 +149,7 @@ async fn stored(
     }
     drop(chunks);
     writer.await.map_err(|_| ApiError::bug())??;
-    Ok((filename, bytes, part))
+    Ok(StoredFile { filename, bytes, part })
 }
 
 /// Writes chunks on a blocking thread, and makes the file durable at their end.

@@ -7,10 +7,8 @@ use utoipa::ToSchema;
 use waymark_engine::TokenStep;
 
 use crate::api::error::ErrorBody;
+use crate::api::sampling_params::MIN_LOGPROB;
 use crate::api::usage::PromptTokensDetails;
-
-/// Smallest log-probability sent, standing for a probability of 0: JSON has no infinities.
-const MIN_LOGPROB: f32 = -9999.0;
 
 /// Sampled tokens.
 #[derive(Debug, Serialize, ToSchema)]

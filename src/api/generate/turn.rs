@@ -11,7 +11,7 @@ use waymark_models::sampler::SamplingParams;
 use waymark_runtime::fleet::{SourceSession, SourceTurn};
 
 use super::plan::{GenerateHead, GeneratePlan};
-use crate::api::auth::Caller;
+use crate::api::auth::{Accounts, Caller};
 use crate::api::error::{ApiError, Code};
 use crate::api::state::AppState;
 
@@ -54,7 +54,9 @@ pub(super) async fn begin(
     // Engines elsewhere do not report what they kept. A parked session had computed all of its tokens but the last.
     let kept = known.as_ref().map(|session| session.len().saturating_sub(1));
     let session = known.unwrap_or_else(|| state.runtime.engine.session(options));
-    caller.accounts.count_tokens(token_ids.len() - session.len());
+    let prompt = token_ids.len() - session.len();
+    caller.accounts.count_tokens(prompt);
+    let accounts = caller.accounts.clone();
     let caller = caller.clone();
     let parking = caller.clone();
     // Also parked if the client disconnects, because the client may have ended the turn by its own rules.
@@ -114,9 +116,17 @@ pub(super) async fn begin(
             None => Err(ApiError::new(Code::Internal, "the generation ended without a reason")),
         };
     };
-    let mut parts = parts.boxed();
-    let first = parts.next().await.transpose()?;
-    Ok((shown, stream::iter(first.map(Ok)).chain(parts).boxed()))
+    Ok((shown, started(parts.boxed(), &accounts, prompt).await?))
+}
+
+/// Waits for the first part of a generation. The `prompt` tokens that were counted for it are taken back if the queue is
+/// full, because the retries of a refused request would use up what its key may use.
+async fn started(mut parts: Generated, accounts: &Accounts, prompt: usize) -> Result<Generated, ApiError> {
+    let first = parts.next().await.transpose();
+    if first.as_ref().is_err_and(|error| error.code == Code::QueueFull) {
+        accounts.uncount_tokens(prompt);
+    }
+    Ok(stream::iter(first?.map(Ok)).chain(parts).boxed())
 }
 
 /// Checks that a sequence of this many tokens is not empty and leaves room to generate. The engine checks that as well,

@@ -122,7 +122,8 @@ impl ChangeQueue {
     }
 
     /// Removes and returns the changes to commit next, among those that share no document with an earlier one: first
-    /// those that have waited too long, then the smallest, up to the size of a slice.
+    /// those that have waited too long, then the smallest, up to the size of a slice. A change that removes documents
+    /// without naming them is committed alone.
     pub(super) fn next(&self) -> Vec<QueuedChange> {
         let mut waiting = self.lock();
         let ready =
@@ -136,12 +137,19 @@ impl ChangeQueue {
         let mut total = 0;
         let mut taken = HashSet::new();
         for (_, size, place) in ready {
+            let goes_alone = waiting.changes.get(place).is_some_and(|change| !change.changes.chunked.is_empty());
+            if goes_alone && !taken.is_empty() {
+                continue;
+            }
             total += size;
             // A change larger than a slice is committed alone.
             if total > SLICE && !taken.is_empty() {
                 break;
             }
             taken.insert(place);
+            if goes_alone {
+                break;
+            }
         }
         let mut place = 0..;
         let (next, later) = std::mem::take(&mut waiting.changes)
@@ -152,20 +160,40 @@ impl ChangeQueue {
     }
 }
 
-/// Returns for each change whether it shares no document with any change before it. A change that removes documents
-/// without naming them may share one with any other.
+/// Returns for each change whether it shares no document with any change before it. A change of a chunked text may remove
+/// any chunk of the text, and the document with the text's name.
 fn apart<'c>(waiting: impl Iterator<Item = &'c Changes>) -> Vec<bool> {
     let mut named = HashSet::new();
-    let mut removes_unnamed = false;
-    let apart = waiting.enumerate().map(|(place, changes)| {
-        let open = place == 0 || changes.chunked.is_empty();
-        let apart = open && !removes_unnamed && changes.ids().all(|id| !named.contains(id));
+    let mut texts_of_named = HashSet::new();
+    let mut chunked = HashSet::new();
+    let apart = waiting.map(|changes| {
+        let shares_name = names(changes).any(|name| named.contains(name) || chunked.contains(text_of(name)));
+        let apart = !shares_name && !texts(changes).any(|text| texts_of_named.contains(text));
         // Includes changes that must wait, so the changes of one document keep their order.
-        removes_unnamed |= !changes.chunked.is_empty();
-        named.extend(changes.ids());
+        named.extend(names(changes));
+        texts_of_named.extend(names(changes).map(text_of));
+        chunked.extend(texts(changes));
         apart
     });
     apart.collect()
+}
+
+/// Iterates over the names of the chunked texts of a change.
+fn texts(changes: &Changes) -> impl Iterator<Item = &str> {
+    changes.chunked.iter().map(|(name, _)| name.as_str())
+}
+
+/// Iterates over the IDs in a change, and the names of its chunked texts, which may be IDs too.
+fn names(changes: &Changes) -> impl Iterator<Item = &str> {
+    changes.ids().chain(texts(changes))
+}
+
+/// Returns the name of the text that a document with this ID is a chunk of, or else the ID itself.
+fn text_of(id: &str) -> &str {
+    match id.rsplit_once('#') {
+        Some((text, number)) if number.parse::<u64>().is_ok() => text,
+        _ => id,
+    }
 }
 
 /// Size of a change: its number of documents and triples.
@@ -191,10 +219,36 @@ mod tests {
         assert_eq!(apart(waiting.iter()), [true, true, false, true]);
     }
 
+    /// Replaces the text `id` by one chunk.
+    fn chunked(id: &str) -> Changes {
+        Changes { chunked: vec![(id.to_owned(), 1)], ..change(&format!("{id}#1")) }
+    }
+
     #[test]
-    fn a_change_that_removes_unnamed_documents_goes_alone() {
-        let chunked = |id: &str| Changes { chunked: vec![(id.to_owned(), 1)], ..change(&format!("{id}#1")) };
-        assert_eq!(apart([change("a"), chunked("b"), change("b#2")].iter()), [true, false, false]);
-        assert_eq!(apart([chunked("b"), change("b#2"), chunked("c")].iter()), [true, false, false]);
+    fn a_change_of_a_chunked_text_holds_up_only_those_of_its_documents() {
+        assert_eq!(apart([chunked("b"), change("a"), change("b#2"), change("b")].iter()), [true, true, false, false]);
+        assert_eq!(apart([change("a"), chunked("b"), change("b#2"), chunked("c")].iter()), [true, true, false, true]);
+        assert_eq!(apart([change("b#7"), chunked("b"), chunked("b")].iter()), [true, false, false]);
+        assert_eq!(apart([chunked("b"), change("b#x"), change("a#b#1")].iter()), [true, true, true]);
+        assert_eq!(apart([chunked("b#2"), chunked("b")].iter()), [true, false]);
+        assert_eq!(apart([chunked("b"), chunked("b#2")].iter()), [true, false]);
+    }
+
+    #[test]
+    fn a_change_of_a_chunked_text_is_committed_alone() {
+        let queue = ChangeQueue::default();
+        let add = |changes: Changes, preparing: bool| {
+            let (progress, _) = watch::channel(ChangeProgress::Queued);
+            queue.push(changes, preparing, None, progress, None)
+        };
+        let next = || queue.next().iter().map(|change| change.number).collect::<Vec<_>>();
+        // A change that is still prepared holds up only those of its documents.
+        let first = add(chunked("a"), true);
+        let later = add(change("a"), false);
+        let others = [add(change("b"), false), add(chunked("c"), false), add(change("d"), false)];
+        let taken: Vec<Vec<u64>> = std::iter::repeat_with(next).take_while(|taken| !taken.is_empty()).collect();
+        assert_eq!(taken, [vec![others[0], others[2]], vec![others[1]]]);
+        queue.prepared(first, None);
+        assert_eq!((next(), next()), (vec![first], vec![later]));
     }
 }

@@ -6,7 +6,6 @@ use std::sync::LazyLock;
 use axum::body::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sha2::{Digest, Sha256};
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
@@ -49,8 +48,8 @@ pub(super) struct PageFile {
 
 impl PageFile {
     fn new(name: &'static str, kind: &'static str, content: &'static [u8]) -> PageFile {
-        let tag: String = Sha256::digest(content)[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        PageFile { name, kind, content, compressed: compress(content), tag: format!("\"{tag}\"") }
+        let hash = blake3::hash(content).to_hex();
+        PageFile { name, kind, content, compressed: compress(content), tag: format!("\"{}\"", &hash[..16]) }
     }
 }
 
@@ -72,6 +71,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::fs;
     use std::path::{Path, PathBuf};
+
+    use sha2::{Digest, Sha256};
 
     use super::*;
 

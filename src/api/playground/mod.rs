@@ -8,14 +8,13 @@
 
 mod files;
 
-use axum::extract::Path;
-use axum::extract::rejection::PathRejection;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::error::{ApiError, Code, ErrorBody};
+use super::path_param::PathParam;
 use files::PageFile;
 
 /// Content security policy of the page. The server of the page's own tests reads the same file.
@@ -77,10 +76,9 @@ pub(super) async fn front(headers: HeaderMap) -> Response {
         (status = 304, description = "the client has the file already"),
         (status = 404, description = "no such file", body = ErrorBody),
     ))]
-pub(super) async fn file(headers: HeaderMap, name: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
-    let absent = |message: String| ApiError::new(Code::NotFound, message).with_param("file");
-    let Path(name) = name.map_err(|error| absent(error.body_text()))?;
-    let found = files::find(&name).ok_or_else(|| absent(format!("the page has no file `{name}`")))?;
+pub(super) async fn file(headers: HeaderMap, PathParam(name): PathParam<String>) -> Result<Response, ApiError> {
+    let absent = || ApiError::new(Code::NotFound, format!("the page has no file `{name}`")).with_param("file");
+    let found = files::find(&name).ok_or_else(absent)?;
     let mut response = send(found, &headers);
     response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     Ok(response)

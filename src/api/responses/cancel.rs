@@ -5,11 +5,11 @@ use axum::response::{IntoResponse, Response};
 
 use super::entry::StopRequest;
 use super::generation::lock;
-use super::id::ResponseId;
 use super::object::ResponseObject;
 use super::store::FoundResponse;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
+use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 
 /// Cancels a response that is generated in the background. A response that has ended is not changed.
@@ -24,7 +24,7 @@ use crate::api::state::AppState;
 pub(crate) async fn cancel(
     State(state): State<AppState>,
     caller: Caller,
-    ResponseId(id): ResponseId,
+    PathParam(id): PathParam<String>,
 ) -> Result<Response, ApiError> {
     let refuse = |message: &str| ApiError::new(Code::InvalidValue, message);
     let no_background = || refuse("only background responses can be canceled: close the connection of others");

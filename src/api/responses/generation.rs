@@ -5,12 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::{Stream, StreamExt};
 
+use super::entry::ResponseEntry;
 use super::event::ResponseEvent;
 use super::response_builder::ResponseBuilder;
+use crate::api::blocking::run_to_end;
 use crate::api::drain::{Drain, DrainPhase};
 use crate::api::error::{ApiError, Code};
 use crate::api::follow::Events;
+use crate::api::records::Unwritten;
 use crate::api::sse::READY;
+use crate::api::state::AppState;
 
 /// Response under construction, written by one task and read by others.
 pub(super) type SharedBuilder = Arc<Mutex<ResponseBuilder>>;
@@ -61,6 +65,21 @@ pub(super) fn generate(
             }
         }
     }
+}
+
+/// Stores a response that has ended, and its items in its conversation, even if the client leaves in between.
+///
+/// # Errors
+/// Never in practice. The inner result tells of a loss, as in [`Responses::keep`](super::store::Responses::keep).
+pub(super) async fn keep(state: &AppState, entry: &Arc<ResponseEntry>) -> Result<Result<(), Unwritten>, ApiError> {
+    let state = state.clone();
+    let entry = Arc::clone(entry);
+    let running = state.drain.enter();
+    run_to_end(async move {
+        let _running = running;
+        Ok(state.responses.keep(&entry, &state.traces).await)
+    })
+    .await
 }
 
 /// Creates the error of a response cut off by the server's shutdown.

@@ -3,11 +3,11 @@
 use axum::extract::{RawQuery, State};
 use serde_json::Value;
 
-use super::id::ResponseId;
 use super::store::FoundResponse;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
 use crate::api::pagination::{CursorQuery, ItemList};
+use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 use crate::store::RecordOrder;
 
@@ -28,7 +28,7 @@ use crate::store::RecordOrder;
 pub(crate) async fn list(
     State(state): State<AppState>,
     caller: Caller,
-    ResponseId(id): ResponseId,
+    PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<ItemList>, ApiError> {
     let page = CursorQuery::parse(query.as_deref().unwrap_or_default())?;

@@ -12,7 +12,7 @@
 //! | `store`, `stored` | stored responses |
 //! | `sealed` | sealed reasoning |
 //! | `input_tokens` | counts of tokens without a response |
-//! | `retrieve`, `input_items`, `cancel`, `delete`, `id` | the routes of one response |
+//! | `retrieve`, `input_items`, `cancel`, `delete` | the routes of one response |
 
 pub mod attributes;
 mod background;
@@ -24,7 +24,6 @@ pub mod event;
 pub mod format;
 pub mod function_tool;
 mod generation;
-mod id;
 pub mod input;
 pub mod input_items;
 pub mod input_tokens;

@@ -5,13 +5,13 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
 
 use super::event::ResponseEvent;
-use super::id::ResponseId;
 use super::object::ResponseObject;
 use super::show::Show;
 use super::store::FoundResponse;
 use super::stream;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
+use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 
 /// Query parameters of the route.
@@ -45,7 +45,7 @@ struct RetrieveQuery {
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    ResponseId(id): ResponseId,
+    PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let asked = RetrieveQuery::read(query.as_deref().unwrap_or_default())?;

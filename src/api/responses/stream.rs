@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt};
 
 use super::entry::ResponseEntry;
 use super::event::{ResponseEvent, ResponseEventKind};
-use super::generation::{SharedBuilder, generate, lock};
+use super::generation::{SharedBuilder, generate, keep, lock};
 use crate::api::drain::Drain;
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
@@ -29,7 +29,7 @@ pub(super) fn respond(state: &AppState, entry: Arc<ResponseEntry>, events: Event
             let over = lock(&entry.builder).is_over();
             if over {
                 // The head has been sent, so only the log and the metrics tell of a loss.
-                let _ = owned.responses.keep(&entry, &owned.traces).await;
+                let _ = keep(&owned, &entry).await;
             }
             for event in &new_events {
                 frame.event(event.event.name(), event);

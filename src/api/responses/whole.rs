@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 
 use super::entry::ResponseEntry;
-use super::generation::{generate, lock};
+use super::generation::{generate, keep, lock};
 use crate::api::error::ApiError;
 use crate::api::follow::Events;
 use crate::api::records::not_stored;
@@ -29,7 +29,7 @@ pub(super) async fn collect(
         return Err(error);
     }
     // The ID is given out only after the commit, since the client may continue the response at once.
-    let stored = state.responses.keep(entry, &state.traces).await;
+    let stored = keep(state, entry).await?;
     let response = axum::Json(entry.shown(show)).into_response();
     Ok(match stored {
         Ok(()) => response,

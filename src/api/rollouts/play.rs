@@ -133,7 +133,8 @@ impl Player {
         let question = &self.questions[index];
         let cut_searches = trajectory.evidence.iter().filter(|search| search.cut.is_some()).count();
         let judge = RolloutJudge { cost: self.cost(), ..RolloutJudge::default() };
-        let task = if self.rewarded { self.task(question) } else { SampleTask::default() };
+        let task =
+            if self.rewarded { SampleTask::of(question, self.policy.protocol.name()) } else { SampleTask::default() };
         let (stored, row) = judge.evaluate(&self.state.runtime, &self.policy, question, trajectory, task);
         let tokens = RolloutTokens::of(&stored);
         let shown = RolloutTrajectory {
@@ -156,19 +157,6 @@ impl Player {
             Rollout { group: index, sample: stored, row, support }
         });
         PlayedRollout { shown, rollout }
-    }
-
-    /// Returns the facts about a question that rewards read.
-    fn task(&self, question: &Question) -> SampleTask {
-        SampleTask {
-            question_id: question.key().to_owned(),
-            question: question.question.clone(),
-            kind: question.kind.clone(),
-            golds: question.answers.clone(),
-            supporting: question.supporting.clone(),
-            protocol: self.policy.protocol.name().to_owned(),
-            ..SampleTask::default()
-        }
     }
 
     /// Returns the prices of searches, for the graph that is served now.

@@ -13,8 +13,7 @@ pub mod trace;
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
@@ -23,6 +22,7 @@ use utoipa::ToSchema;
 use super::auth::Caller;
 use super::error::{ApiError, Code, ErrorBody};
 use super::pagination;
+use super::path_param::PathParam;
 use super::state::AppState;
 use super::unknown_id;
 use store::FoundTrace;
@@ -91,9 +91,9 @@ pub(super) async fn list(
 pub(super) async fn get(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<Response, ApiError> {
-    Ok(match find(&state, &caller, id).await? {
+    Ok(match find(&state, &caller, &id).await? {
         FoundTrace::Recent(kept) => axum::Json(kept.trace()).into_response(),
         FoundTrace::Recorded(trace) => axum::Json(trace).into_response(),
     })
@@ -110,9 +110,9 @@ pub(super) async fn get(
 pub(super) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<TraceDeleted>, ApiError> {
-    let id = match find(&state, &caller, id).await? {
+    let id = match find(&state, &caller, &id).await? {
         FoundTrace::Recent(kept) => kept.id().to_owned(),
         FoundTrace::Recorded(trace) => trace["id"].as_str().unwrap_or_default().to_owned(),
     };
@@ -121,17 +121,14 @@ pub(super) async fn delete(
 }
 
 /// Returns the trace with this ID, if it belongs to the caller.
-async fn find(
-    state: &AppState,
-    caller: &Caller,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<FoundTrace, ApiError> {
-    let absent = |message: String| ApiError::new(Code::TraceNotFound, message).with_param("id");
-    let Path(id) = id.map_err(|error| absent(error.body_text()))?;
+async fn find(state: &AppState, caller: &Caller, id: &str) -> Result<FoundTrace, ApiError> {
     // A trace of another key is reported as unknown, so its existence is not revealed.
-    let found = state.traces.find(&id, caller).await?;
-    let unkept = "is of a request with `store: false` or of an unfinished episode, ";
-    found.ok_or_else(|| absent(unknown_id::message("trace", &id, unkept, "`--trace-count`, `--trace-bytes`")))
+    let found = state.traces.find(id, caller).await?;
+    found.ok_or_else(|| {
+        let unkept = "is of a request with `store: false` or of an unfinished episode, ";
+        let message = unknown_id::message("trace", id, unkept, "`--trace-count`, `--trace-bytes`");
+        ApiError::new(Code::TraceNotFound, message).with_param("id")
+    })
 }
 
 /// Returns the trace with this ID, if it is in memory, belongs to the caller, and was not deleted by another server.
@@ -145,11 +142,7 @@ pub(super) async fn recent(state: &AppState, caller: &Caller, id: &str) -> Optio
 ///
 /// # Errors
 /// 404 if there is no such trace, 409 if it was only recorded: the policy object that answered is gone.
-async fn find_recent(
-    state: &AppState,
-    caller: &Caller,
-    id: Result<Path<String>, PathRejection>,
-) -> Result<Arc<StoredTrace>, ApiError> {
+async fn find_recent(state: &AppState, caller: &Caller, id: &str) -> Result<Arc<StoredTrace>, ApiError> {
     match find(state, caller, id).await? {
         FoundTrace::Recent(kept) => Ok(kept),
         FoundTrace::Recorded(_) => {

@@ -25,7 +25,7 @@ pub(crate) fn should_record(state: &AppState, store: Option<bool>) -> Result<boo
 }
 
 /// Set to `true` once all episodes of a request were admitted. Traces of a refused request are not stored, because most
-/// of its episodes were dropped only since another one was refused.
+/// of its episodes were dropped only since another one was refused. Its prompts count towards no limit.
 pub(crate) type RequestAdmission = Arc<AtomicBool>;
 
 /// Recorder of one episode. If it is dropped without a result, it stores the trace as canceled.

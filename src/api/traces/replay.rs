@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -25,6 +24,7 @@ use crate::api::episodes::{self, ServedEpisode, ServedRuntime};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
 use crate::api::follow::EventTokens;
 use crate::api::indexes::INDEX;
+use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 
 /// Options of a replay. All but `mode` are for free replays, and refused in forced ones.
@@ -34,7 +34,8 @@ pub struct ReplayRequest {
     /// Kind of replay.
     pub mode: ReplayMode,
     /// IDs of passages to exclude from search results, in addition to those excluded in the trace's own searches; at
-    /// most 64 together. Unknown IDs are allowed.
+    /// most 64 together. Unknown IDs are allowed. A passage found by an earlier episode that this one continues is
+    /// refused, because it is in the prompt.
     #[schema(min_items = 1, max_items = 64)]
     pub without: Option<Vec<String>>,
     /// Kind of search, overriding the trace's request and the policy's choice: `passage`, `graph` or `hybrid`; also
@@ -166,7 +167,8 @@ pub struct Replay {
 /// results: each search asks for that many more passages, and the remaining ones are ranked from 1 again, for the
 /// policy, its evidence and its citations. A triple is removed if all its passages are. The search itself still runs on
 /// the whole index: phrases and facts that occur only in excluded passages stay in the graph, and the ranks and masses
-/// in a hit's `path` are those of that search.
+/// in a hit's `path` are those of that search. If the episode continues an earlier one, the options do not change the
+/// searches of the earlier one, whose evidence is in the prompt.
 #[utoipa::path(post, path = "/v1/traces/{id}/replay", operation_id = "replayTrace", tag = "traces",
     params(("id" = String, Path, description = "ID of the episode, completion or response")),
     request_body = ReplayRequest,
@@ -178,11 +180,11 @@ pub struct Replay {
 pub(in crate::api) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     JsonBody(request): JsonBody<ReplayRequest>,
 ) -> Result<axum::Json<Replay>, ApiError> {
     request.check()?;
-    let kept = super::find_recent(&state, &caller, id).await?;
+    let kept = super::find_recent(&state, &caller, &id).await?;
     let policy = kept.asked.policy(&state)?;
     // Selected by name even if it is the default index, because the default of the key may have changed.
     let state = match policy.searches() {

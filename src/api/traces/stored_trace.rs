@@ -8,7 +8,7 @@ use waymark_agent::{
     Action, ActionRecord, ContinuedEpisode, Conversation, EpisodeEnd, EpisodeOptions, PartialTrajectory, Policy,
     PolicySearch, Role, SearchRecord, Trajectory,
 };
-use waymark_index::{Condition, Passage};
+use waymark_index::Condition;
 use waymark_models::chat::{Tool, ToolCall};
 use waymark_models::grammar::{Json, OutputForm};
 
@@ -149,12 +149,11 @@ impl StoredTrace {
         if !same || results.is_empty() || !self.asked.policy.ptr_eq(&Arc::downgrade(policy)) {
             return None;
         }
-        let standing = self.record.evidence.iter().filter(|found| found.withdrawn.is_none());
-        let earlier = self.continues().into_iter().flat_map(|earlier| earlier.passages.iter().cloned());
-        let found = standing.flat_map(|found| found.hits.iter().map(|hit| hit.passage.clone()));
+        let earlier = self.continues().map_or(&[][..], |earlier| &earlier.evidence);
         Some(ContinuedEpisode {
+            id: self.id().to_owned(),
             tokens: self.record.visible_tokens().iter().map(|token| token.id).collect(),
-            passages: earlier.chain(found).collect(),
+            evidence: [earlier, &self.record.evidence].concat(),
             messages: results.to_vec(),
         })
     }
@@ -204,11 +203,9 @@ impl StoredTrace {
 }
 
 fn continued_bytes(earlier: &ContinuedEpisode) -> usize {
-    let passages = earlier.passages.iter();
-    let passage =
-        |passage: &Passage| size_of_val(passage) + passage.id.len() + passage.title.len() + passage.text.len();
+    let evidence: usize = earlier.evidence.iter().map(search_bytes).sum();
     let messages: usize = earlier.messages.iter().map(|message| message.content.len() + 64).sum();
-    size_of_val(earlier.tokens.as_slice()) + passages.map(passage).sum::<usize>() + messages
+    earlier.id.len() + size_of_val(earlier.tokens.as_slice()) + evidence + messages
 }
 
 fn condition_bytes(condition: &Condition) -> usize {

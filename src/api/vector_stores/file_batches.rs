@@ -3,25 +3,25 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::changeable;
 use super::chunking::ChunkingStrategy;
 use super::object::{FileCounts, VectorStoreFileObject};
 use super::record::{BatchRecord, IndexingStatus};
 use super::store::VectorStore;
 use super::store_files::{self, AddFile};
-use super::{absent, changeable};
 use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::files::registry::unwritable;
 use crate::api::pagination::Page;
+use crate::api::path_param::PathParam;
 use crate::api::state::{AppState, now};
 
 /// Maximum number of files of a batch.
@@ -85,6 +85,13 @@ impl FileBatchObject {
     }
 }
 
+/// Batch of one of the caller's vector stores.
+struct FoundBatch {
+    store: Arc<VectorStore>,
+    id: String,
+    record: BatchRecord,
+}
+
 impl FileBatchRequest {
     /// Returns the files, each with its attributes.
     fn files(self) -> Result<Vec<AddFile>, ApiError> {
@@ -133,10 +140,10 @@ impl FileBatchRequest {
 pub(crate) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     JsonBody(request): JsonBody<FileBatchRequest>,
 ) -> Result<axum::Json<FileBatchObject>, ApiError> {
-    let store = changeable(&state, &caller, &super::known(id)?)?;
+    let store = changeable(&state, &caller, &id)?;
     let batch = format!("vsfb_{}", Uuid::now_v7().simple());
     let mut files = Vec::new();
     for file in request.files()? {
@@ -169,9 +176,9 @@ pub(crate) async fn create(
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
 ) -> Result<axum::Json<FileBatchObject>, ApiError> {
-    let (store, id, record) = find(&state, &caller, ids)?;
+    let FoundBatch { store, id, record } = find(&state, &caller, ids)?;
     Ok(axum::Json(FileBatchObject::new(&store, id, &record)))
 }
 
@@ -193,9 +200,9 @@ pub(crate) async fn retrieve(
 pub(crate) async fn cancel(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
 ) -> Result<axum::Json<FileBatchObject>, ApiError> {
-    let (store, id, _) = find(&state, &caller, ids)?;
+    let FoundBatch { store, id, .. } = find(&state, &caller, ids)?;
     let canceling = Arc::clone(&store);
     let batch = id.clone();
     let record = run_blocking(move || canceling.cancel_batch(&batch).map_err(unwritable)).await?;
@@ -222,24 +229,20 @@ pub(crate) async fn cancel(
 pub(crate) async fn list_files(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Page<VectorStoreFileObject>>, ApiError> {
-    let (store, id, _) = find(&state, &caller, ids)?;
+    let FoundBatch { store, id, .. } = find(&state, &caller, ids)?;
     let files = store.batch_files(&id);
     store_files::page(&state, &store, files, query.as_deref().unwrap_or_default()).map(axum::Json)
 }
 
-/// Returns the caller's vector store, and the ID and the record of one of its batches.
-fn find(
-    state: &AppState,
-    caller: &Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
-) -> Result<(Arc<VectorStore>, String, BatchRecord), ApiError> {
-    let Path((id, batch)) = ids.map_err(|error| absent(state, caller, &error.body_text()))?;
-    let store = changeable(state, caller, &id)?;
-    let record = store.batch(&batch).ok_or_else(|| unknown(&batch))?;
-    Ok((store, batch, record))
+/// Returns one of the batches of the caller's vector stores. `ids` are those of the vector store and of the batch.
+fn find(state: &AppState, caller: &Caller, ids: (String, String)) -> Result<FoundBatch, ApiError> {
+    let (store, id) = ids;
+    let store = changeable(state, caller, &store)?;
+    let record = store.batch(&id).ok_or_else(|| unknown(&id))?;
+    Ok(FoundBatch { store, id, record })
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -268,6 +268,10 @@ async fn commit(state: &AppState, store: &Arc<VectorStore>, files: Vec<ReadFile>
             Err(error) if together == 1 => Err(error.clone()),
             Err(_) => apply(state, store, std::slice::from_ref(&file)).await,
         };
+        // Its records are gone, and the error only says so.
+        if store.is_deleted() {
+            return Ok(());
+        }
         let ReadFile { id, attached, documents, bytes } = file;
         let done = match made {
             Ok(()) => AttachedFile {
@@ -337,11 +341,16 @@ fn show(state: &AppState, store: &VectorStore, parts: IndexParts) -> Arc<OtherIn
     index
 }
 
-/// Builds the index of a store from its first documents.
+/// Builds the index of a store from its first documents. Nothing stays of the index of a store that is deleted meanwhile.
 async fn build_first(state: &AppState, store: &Arc<VectorStore>, documents: Vec<Document>) -> Result<(), ApiError> {
     let stores = Arc::clone(state.vector_stores()?);
     let building = Arc::clone(store);
     let parts = run_blocking(move || {
+        // The build creates its folder, even where a deletion has just removed it.
+        let building = scopeguard::guard(building, |store| store.end_build());
+        if building.is_deleted() {
+            return Err(ApiError::new(Code::VectorStoreNotFound, "the vector store was deleted"));
+        }
         let corpus = Corpus::from_documents(&building.id, documents);
         // Triples as `waymark index build` makes them, so policies can search the graph.
         let options = BuildOptions { extract: Some(Arc::new(Builtin)), journal: false, ..BuildOptions::default() };

@@ -29,8 +29,7 @@ pub mod store_files;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -48,13 +47,13 @@ use super::files::registry::unwritable;
 use super::indexes;
 use super::metadata::check_metadata;
 use super::pagination::{CursorQuery, Page};
+use super::path_param::PathParam;
 use super::state::{AppState, now};
 
 pub use registry::{IndexParts, OpenIndex, VectorStores};
 
 pub(super) use empty_search::EmptySearch;
 pub(super) use own_documents::DocumentRoom;
-pub(super) use store::discard;
 
 /// Maximum number of files that a vector store begins with.
 const MAX_FIRST_FILES: usize = 100;
@@ -194,9 +193,8 @@ pub(crate) async fn list(
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<VectorStoreObject>, ApiError> {
-    let id = known(id)?;
     if let Some(fixed) = fixed(&state, &caller, &id) {
         return Ok(axum::Json(fixed));
     }
@@ -216,10 +214,10 @@ pub(crate) async fn retrieve(
 pub(crate) async fn update(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     JsonBody(request): JsonBody<VectorStoreUpdate>,
 ) -> Result<axum::Json<VectorStoreObject>, ApiError> {
-    let store = changeable(&state, &caller, &known(id)?)?;
+    let store = changeable(&state, &caller, &id)?;
     check_text("name", request.name.as_deref())?;
     check_metadata(request.metadata.as_ref())?;
     let VectorStoreUpdate { name, metadata } = request;
@@ -246,12 +244,14 @@ pub(crate) async fn update(
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
 ) -> Result<axum::Json<VectorStoreDeleted>, ApiError> {
-    let id = known(id)?;
     let store = changeable(&state, &caller, &id)?;
     let stores = Arc::clone(state.vector_stores()?);
-    run_blocking(move || stores.delete(&store)).await?;
+    // Another request may have deleted it meanwhile.
+    if !run_blocking(move || stores.delete(&store)).await? {
+        return Err(absent(&state, &caller, &id));
+    }
     Ok(axum::Json(VectorStoreDeleted { id, object: "vector_store.deleted", deleted: true }))
 }
 
@@ -298,11 +298,6 @@ fn changeable(state: &AppState, caller: &Caller, id: &str) -> Result<Arc<VectorS
         return Err(ApiError::new(Code::FixedVectorStore, message).with_param("id"));
     }
     Err(absent(state, caller, id))
-}
-
-fn known(id: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
-    let Path(id) = id.map_err(|error| ApiError::new(Code::VectorStoreNotFound, error.body_text()).with_param("id"))?;
-    Ok(id)
 }
 
 /// Returns the error for an unknown vector store, or one that the caller may not use.

@@ -13,13 +13,14 @@ use super::ingestion;
 use super::own_documents::DocumentRoom;
 use super::readings::FileReadings;
 use super::record::StoreRecord;
-use super::store::{UNFINISHED, VectorStore};
+use super::store::VectorStore;
 use crate::api::auth::Caller;
 use crate::api::blocking::run_blocking;
 use crate::api::error::ApiError;
 use crate::api::fair_slots::{FairSlot, FairSlots};
 use crate::api::files::registry::{UploadedFiles, may_store, unwritable, with_remedy};
 use crate::api::library::Library;
+use crate::api::record_folder;
 use crate::api::state::AppState;
 use crate::config::FileLimits;
 use crate::keys::KeyOwner;
@@ -89,14 +90,14 @@ impl VectorStores {
         let lock = File::create(folder.join(LOCK)).with_context(of_folder)?;
         ensure!(lock.try_lock().is_ok(), "{}: another process uses this folder", of_folder());
         let files = UploadedFiles::open(folder.join("files"), limits.storage).with_context(of_folder)?;
+        record_folder::remove_unfinished(&stores_folder).with_context(of_folder)?;
         let mut stores = BTreeMap::new();
         for entry in fs::read_dir(&stores_folder).with_context(of_folder)? {
             let path = entry.with_context(of_folder)?.path();
             let id = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let read = if id.starts_with(UNFINISHED) { None } else { VectorStore::read(path.clone(), id.clone())? };
-            match read {
+            match VectorStore::read(path.clone(), id.clone())? {
                 Some(store) => drop(stores.insert(id, Arc::new(store))),
-                // The remains of a store that was being created or deleted.
+                // An index that was built while its store was deleted.
                 None => fs::remove_dir_all(&path).with_context(of_folder)?,
             }
         }
@@ -236,14 +237,15 @@ impl VectorStores {
         Ok(store)
     }
 
-    /// Deletes a store with its index. The files that it was filled from stay.
+    /// Deletes a store with its index. The files that it was filled from stay. Returns `false` if the store was deleted
+    /// before.
     ///
     /// # Errors
     /// 503 if the disk fails.
-    pub(super) fn delete(&self, store: &VectorStore) -> Result<(), ApiError> {
-        store.delete().map_err(unwritable)?;
+    pub(super) fn delete(&self, store: &VectorStore) -> Result<bool, ApiError> {
+        let is_deleted = store.delete().map_err(unwritable)?;
         self.stores.write().unwrap_or_else(PoisonError::into_inner).remove(&store.id);
-        Ok(())
+        Ok(is_deleted)
     }
 }
 

@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use waymark_index::fusion::{RRF_K, RankedList, depth_of_rankings, reciprocal_rank};
 use waymark_index::{AnswerCut, Condition, Hit, SearchOptions};
 
-use super::{absent, known};
+use super::absent;
 use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest, within};
 use crate::api::error::{ApiError, ErrorBody, Refusals};
+use crate::api::path_param::PathParam;
 use crate::api::responses::tool::{MAX_RESULTS, RankingOptions};
 use crate::api::search_results::{self, MAX_ATTRIBUTES};
 use crate::api::state::AppState;
@@ -111,10 +111,9 @@ pub struct VectorStoreSearchContent {
 pub(crate) async fn search(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     JsonBody(request): JsonBody<VectorStoreSearchRequest>,
 ) -> Result<axum::Json<VectorStoreSearchPage>, ApiError> {
-    let id = known(id)?;
     let VectorStoreSearchRequest { query, max_num_results, filters, ranking_options } = request;
     let texts = query.texts()?;
     let k = within("max_num_results", max_num_results, 1, MAX_RESULTS)?.unwrap_or(DEFAULT_RESULTS);

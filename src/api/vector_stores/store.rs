@@ -8,26 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde::de::DeserializeOwned;
-use uuid::Uuid;
-use waymark_runtime::durable_file;
 
 use super::own_documents::OwnDocuments;
 use super::record::{AttachedFile, BatchRecord, IndexingStatus, StoreRecord};
 use crate::api::indexes::OtherIndex;
 use crate::api::json_file;
+use crate::api::record_folder::{self, ABOUT, UNFINISHED};
 use crate::keys::KeyOwner;
 use crate::store::Owner;
 
-/// Name of the record of a store in its folder.
-const ABOUT: &str = "about.json";
 /// Name of the folder of a store's attached files.
 const FILES: &str = "files";
 /// Name of the folder of a store's batches of files.
 const BATCHES: &str = "batches";
 /// Name of the folder of a store's index.
 const INDEX: &str = "index";
-/// Beginning of the names of folders that are being created or removed.
-pub(super) const UNFINISHED: &str = ".";
 
 /// Maximum number of batches that a store remembers. The oldest whose files are all indexed makes room for a new one.
 const MAX_BATCHES: usize = 1024;
@@ -67,9 +62,7 @@ impl VectorStore {
         let part = folder.join(format!("{UNFINISHED}{id}"));
         let dir = folder.join(&id);
         fs::create_dir_all(part.join(FILES))?;
-        json_file::write(&part.join(ABOUT), &record)?;
-        fs::rename(&part, &dir)?;
-        durable_file::sync_parent(&dir)?;
+        record_folder::publish(&part, &dir, &record)?;
         Ok(VectorStore::over(dir, id, record, BTreeMap::new(), BTreeMap::new()))
     }
 
@@ -80,7 +73,7 @@ impl VectorStore {
     /// If a record cannot be read, or a folder cannot be removed.
     pub(super) fn read(dir: PathBuf, id: String) -> io::Result<Option<VectorStore>> {
         let Some(record) = json_file::read::<StoreRecord>(&dir.join(ABOUT))? else { return Ok(None) };
-        remove_unfinished(&dir)?;
+        record_folder::remove_unfinished(&dir)?;
         let files = read_records(&dir.join(FILES))?;
         let batches = dir.join(BATCHES);
         let batches = if batches.is_dir() { read_records(&batches)? } else { BTreeMap::new() };
@@ -163,7 +156,7 @@ impl VectorStore {
     /// Returns the files that wait to be indexed, oldest first, without those that are being removed. A deleted store has
     /// none.
     pub(super) fn waiting(&self) -> Vec<(String, AttachedFile)> {
-        if self.is_deleted.load(Ordering::SeqCst) {
+        if self.is_deleted() {
             return Vec::new();
         }
         self.files_where(|file| file.status == IndexingStatus::InProgress && !file.removing)
@@ -172,7 +165,12 @@ impl VectorStore {
     /// Returns `true` if the store has the file `id`, and neither the file nor the store is being removed.
     pub(super) fn keeps_file(&self, id: &str) -> bool {
         let is_kept = |file: &AttachedFile| !file.removing;
-        !self.is_deleted.load(Ordering::SeqCst) && self.lock_files().get(id).is_some_and(is_kept)
+        !self.is_deleted() && self.lock_files().get(id).is_some_and(is_kept)
+    }
+
+    /// Returns `true` if the store was deleted, or is being deleted.
+    pub(super) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::SeqCst)
     }
 
     fn files_where(&self, wanted: impl Fn(&AttachedFile) -> bool) -> Vec<(String, AttachedFile)> {
@@ -293,12 +291,13 @@ impl VectorStore {
     }
 
     /// Writes the record `done` of a file that was indexed, or could not be. If the record is not `seen` any more, it
-    /// stays and takes over only the sizes of `done`: the file was changed meanwhile and is indexed again.
+    /// stays and takes over only the sizes of `done`: the file was changed meanwhile and is indexed again. A deleted store
+    /// has no records.
     ///
     /// # Errors
-    /// If the store was deleted or the record cannot be written.
+    /// If the record cannot be written.
     pub(super) fn finish_file(&self, id: &str, seen: &AttachedFile, done: AttachedFile) -> io::Result<()> {
-        let saving = self.begin_saving()?;
+        let Ok(saving) = self.begin_saving() else { return Ok(()) };
         let Some(current) = self.file(id) else { return Ok(()) };
         let file = match current == *seen {
             true => done,
@@ -355,7 +354,7 @@ impl VectorStore {
     fn begin_saving(&self) -> io::Result<MutexGuard<'_, ()>> {
         let saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         // The folder of a deleted store has been renamed, and a write must not create it again.
-        match self.is_deleted.load(Ordering::SeqCst) {
+        match self.is_deleted() {
             true => Err(io::Error::new(io::ErrorKind::NotFound, "the vector store was deleted")),
             false => Ok(saving),
         }
@@ -366,9 +365,26 @@ impl VectorStore {
         self.index.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets the open index.
+    /// Sets the open index. A deleted store has none.
     pub(super) fn set_index(&self, index: Arc<OtherIndex>) {
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = Some(index);
+        let mut own = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        // Asked under the lock, because a deletion closes the index only once.
+        if !self.is_deleted() {
+            *own = Some(index);
+        }
+    }
+
+    /// Ends the building of an index. If the store was deleted meanwhile, removes the folder that the build has created
+    /// again.
+    pub(super) fn end_build(&self) {
+        // Held by a deletion until the folder is gone.
+        let _saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_deleted()
+            && self.dir.exists()
+            && let Err(error) = record_folder::discard(&self.dir)
+        {
+            tracing::error!(store = self.id, %error, "the index of a deleted vector store was not removed");
+        }
     }
 
     /// Closes the index and removes its files. Searches that run keep what they have open.
@@ -377,18 +393,19 @@ impl VectorStore {
     /// If the files cannot be removed.
     pub(super) fn remove_index(&self) -> io::Result<()> {
         self.index.write().unwrap_or_else(PoisonError::into_inner).take();
-        discard(&self.index_dir())
+        record_folder::discard(&self.index_dir())
     }
 
-    /// Deletes the store with its index.
+    /// Deletes the store with its index. Returns `false` if it was deleted before.
     ///
     /// # Errors
     /// If the folder cannot be renamed. The store then stays.
-    pub(super) fn delete(&self) -> io::Result<()> {
-        let _saving = self.begin_saving()?;
+    pub(super) fn delete(&self) -> io::Result<bool> {
+        let Ok(_saving) = self.begin_saving() else { return Ok(false) };
         self.is_deleted.store(true, Ordering::SeqCst);
         self.index.write().unwrap_or_else(PoisonError::into_inner).take();
-        discard(&self.dir).inspect_err(|_| self.is_deleted.store(false, Ordering::SeqCst))
+        record_folder::discard(&self.dir).inspect_err(|_| self.is_deleted.store(false, Ordering::SeqCst))?;
+        Ok(true)
     }
 }
 
@@ -406,28 +423,6 @@ fn read_records<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMap<Strin
         }
     }
     Ok(records)
-}
-
-/// Removes the folders in `dir` that a killed process was removing.
-fn remove_unfinished(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-            fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes a folder so that a killed process leaves it whole or under a name that the next start removes.
-pub(in crate::api) fn discard(dir: &Path) -> io::Result<()> {
-    let gone = dir.with_file_name(format!("{UNFINISHED}{}", Uuid::now_v7().simple()));
-    fs::rename(dir, &gone)?;
-    durable_file::sync_parent(&gone)?;
-    if let Err(error) = fs::remove_dir_all(&gone) {
-        tracing::warn!(%error, path = %gone.display(), "cannot remove a deleted folder before the next start");
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -487,6 +482,23 @@ mod tests {
         fs::write(dir.join(".0193/1/manifest.json"), "{}").unwrap();
         VectorStore::read(dir.clone(), "vs_1".to_owned()).unwrap().unwrap();
         assert!(!dir.join(".0193").exists() && store.index_dir().exists());
+    }
+
+    #[test]
+    fn an_index_that_is_built_while_its_store_is_deleted_goes_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path());
+        let dir = folder.path().join("vs_1");
+        store.end_build();
+        assert!(dir.exists());
+        store.attach_file("file-1", waiting_file()).unwrap();
+        let claimed = store.claim("file-1", &waiting_file()).unwrap().unwrap();
+        assert!(store.delete().unwrap() && !dir.exists());
+        fs::create_dir_all(store.index_dir()).unwrap();
+        store.end_build();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        store.finish_file("file-1", &claimed, claimed.clone()).unwrap();
+        assert!(!store.delete().unwrap() && !dir.exists());
     }
 
     #[test]

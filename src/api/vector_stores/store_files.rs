@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::changeable;
 use super::chunking::{ChunkSizes, ChunkingStrategy};
 use super::ingestion::{self, AddedFiles};
 use super::object::VectorStoreFileObject;
 use super::record::{AttachedFile, IndexingStatus};
 use super::search::VectorStoreSearchContent;
 use super::store::VectorStore;
-use super::{absent, changeable};
 use crate::api::auth::Caller;
 use crate::api::blocking::{run_blocking, run_to_end};
 use crate::api::body::{JsonBody, WireRequest};
@@ -22,6 +21,7 @@ use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::fair_slots::FairSlot;
 use crate::api::files;
 use crate::api::pagination::{CursorQuery, Page};
+use crate::api::path_param::PathParam;
 use crate::api::search_results::{MAX_ATTRIBUTES, MAX_NAME_CHARS, MAX_TEXT_CHARS};
 use crate::api::state::{AppState, now};
 
@@ -175,10 +175,10 @@ pub(super) async fn add_all(
 pub(crate) async fn create(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     JsonBody(request): JsonBody<AddFile>,
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
-    let store = changeable(&state, &caller, &super::known(id)?)?;
+    let store = changeable(&state, &caller, &id)?;
     let file = request.validate(&state, &caller)?;
     state.vector_stores()?.check_room(&caller).await?;
     let id = file.id.clone();
@@ -203,10 +203,10 @@ pub(crate) async fn create(
 pub(crate) async fn list(
     State(state): State<AppState>,
     caller: Caller,
-    id: Result<Path<String>, PathRejection>,
+    PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Page<VectorStoreFileObject>>, ApiError> {
-    let store = changeable(&state, &caller, &super::known(id)?)?;
+    let store = changeable(&state, &caller, &id)?;
     page(&state, &store, store.files(), query.as_deref().unwrap_or_default()).map(axum::Json)
 }
 
@@ -239,7 +239,7 @@ pub(super) fn page(
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let (store, file) = find(&state, &caller, ids)?;
     described(&state, &store, &file).map(axum::Json)
@@ -257,7 +257,7 @@ pub(crate) async fn retrieve(
 pub(crate) async fn update(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
     JsonBody(request): JsonBody<AttributesUpdate>,
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
@@ -283,7 +283,7 @@ pub(crate) async fn update(
 pub(crate) async fn delete(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
 ) -> Result<axum::Json<VectorStoreFileDeleted>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
     let running = state.drain.enter();
@@ -315,7 +315,7 @@ pub(crate) async fn delete(
 pub(crate) async fn content(
     State(state): State<AppState>,
     caller: Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    PathParam(ids): PathParam<(String, String)>,
 ) -> Result<axum::Json<VectorStoreFileContent>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
     let limit = state.config.answer_bytes;
@@ -346,9 +346,8 @@ fn texts(store: &VectorStore, id: &str, limit: usize) -> Result<(Vec<VectorStore
 fn find(
     state: &AppState,
     caller: &Caller,
-    ids: Result<Path<(String, String)>, PathRejection>,
+    (id, file): (String, String),
 ) -> Result<(Arc<VectorStore>, String), ApiError> {
-    let Path((id, file)) = ids.map_err(|error| absent(state, caller, &error.body_text()))?;
     let store = changeable(state, caller, &id)?;
     if store.file(&file).is_none() {
         return Err(files::absent(&file).with_param("file_id"));

@@ -16,7 +16,7 @@ use waymark_models::decoder::{Decoder, KvKind};
 use waymark_models::kernel::Team;
 use waymark_models::sampler::SamplingParams;
 use waymark_runtime::assembly;
-use waymark_runtime::config::or_cores;
+use waymark_runtime::config::{DEFAULT_MODEL, or_cores};
 
 use super::llama;
 
@@ -33,7 +33,7 @@ Examples:
   waymark bench engine --llama path/to/llama-batched-bench --rounds 3")]
 pub(crate) struct Args {
     /// Base model: a name in the catalog, a path, or a hub ID.
-    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    #[arg(long, env = "WAYMARK_MODEL", default_value = DEFAULT_MODEL)]
     model: String,
 
     /// Numbers of sequences to measure.

@@ -114,6 +114,30 @@ async fn loading_an_adapter_holds_up_no_turn_of_another() {
 }
 
 #[tokio::test]
+async fn while_an_engine_loads_an_adapter_new_sessions_go_to_another() {
+    let temp = tempfile::tempdir().unwrap();
+    let [mut first, second] = [Stub::start().await, Stub::start().await];
+    let adapters = Some(temp.path().join("published"));
+    let config = FleetConfig { adapters, ..config("vllm", &[&first.url(), &second.url()]) };
+    let fleet = connect(&config).await.unwrap();
+    first.kill().await;
+    let lease = fleet.lease_adapter(adapter(temp.path(), "pol", "one")).await.unwrap();
+    *first.state.loads.lock().unwrap() = Some(RouteFault::Silence);
+    first.serve().await;
+    eventually("it is back", || fleet.remote_counters().engines_usable.get() == 2).await;
+    let asking = async {
+        eventually("the adapter is being loaded", || first.state.silent.load(SeqCst) == 1).await;
+        ask(&fleet, &lease).await
+    };
+    let turn = tokio::select! {
+        turn = ask(&fleet, &lease) => panic!("the loading has ended: {turn:?}"),
+        turn = asking => turn,
+    };
+    assert_eq!((turn.error.clone(), turn.ids()), (None, undisturbed(&[1, 2], 3)), "{turn:?}");
+    assert_eq!((first.streamed().len(), second.streamed().len()), (0, 1));
+}
+
+#[tokio::test]
 async fn what_cannot_be_loaded_is_refused_by_name() {
     let temp = tempfile::tempdir().unwrap();
     let stub = Stub::start().await;

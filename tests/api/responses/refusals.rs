@@ -181,5 +181,7 @@ async fn only_what_is_made_in_the_background_is_cancelled_or_followed() {
     for path in ["/v1/responses/resp_0", "/v1/responses/resp_0?stream=true", "/v1/responses/%ff"] {
         assert_eq!(server.get(path).await.status(), 404);
     }
+    let unreadable = server.get("/v1/responses/%ff").await.json::<Value>().await.unwrap();
+    assert_eq!(unreadable["error"]["code"], "not_found");
     assert_eq!(server.post("/v1/responses/resp_0/cancel", &json!({})).await.status(), 404);
 }

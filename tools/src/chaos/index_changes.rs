@@ -16,6 +16,15 @@ use crate::run_shared::{Disturbance, RunShared};
 /// Random stream of these changes. Clients use the streams from 1 on.
 const STREAM: u64 = 1 << 32;
 
+/// Request that changes the index.
+struct RandomChange {
+    method: &'static str,
+    path: String,
+    body: String,
+    /// Number of hostile passages.
+    poisoned: u64,
+}
+
 /// Changes the index until the load is over.
 pub(crate) async fn disturb(shared: Arc<RunShared>) {
     let mut rng = ChaCha8Rng::seed_from_u64(shared.plan.seed);
@@ -23,7 +32,7 @@ pub(crate) async fn disturb(shared: Arc<RunShared>) {
     let target = shared.keys.client(shared.address, 0);
     while shared.pause(Duration::from_millis(rng.random_range(400..1500))).await {
         let since = Instant::now();
-        let (method, path, body, poisoned) = change(&mut rng);
+        let RandomChange { method, path, body, poisoned } = change(&mut rng);
         let made = fetch(&target, method, &path, &body).await;
         if matches!(made, Ok((200, _))) {
             shared.tally.count("index commits", 1);
@@ -59,9 +68,10 @@ pub(crate) fn judge(shared: &RunShared, since: Instant, made: &std::io::Result<(
     }
 }
 
-fn change(rng: &mut ChaCha8Rng) -> (&'static str, String, String, u64) {
+fn change(rng: &mut ChaCha8Rng) -> RandomChange {
     if rng.random_range(0..4) == 0 {
-        return ("DELETE", format!("/v1/documents/p{}", rng.random_range(0..200)), String::new(), 0);
+        let path = format!("/v1/documents/p{}", rng.random_range(0..200));
+        return RandomChange { method: "DELETE", path, body: String::new(), poisoned: 0 };
     }
     let mut poisoned = 0;
     let first = rng.random_range(0..200);
@@ -75,5 +85,6 @@ fn change(rng: &mut ChaCha8Rng) -> (&'static str, String, String, u64) {
             json!({"id": format!("p{number}"), "title": format!("Subject {number}"), "text": text})
         })
         .collect();
-    ("POST", "/v1/documents".to_owned(), json!({"documents": documents}).to_string(), poisoned)
+    let body = json!({"documents": documents}).to_string();
+    RandomChange { method: "POST", path: "/v1/documents".to_owned(), body, poisoned }
 }

@@ -74,13 +74,16 @@ pub(crate) fn watch(shared: Arc<RunShared>, into: Arc<Mutex<MemoryLog>>) -> Join
         loop {
             tokio::time::sleep(INTERVAL).await;
             let metrics = tokio::time::timeout(RESPONSE_TIMEOUT, fetch(&target, "GET", "/metrics", "")).await;
-            let Some((process, pid, age)) = shared.current_process() else { continue };
+            let Some(process) = shared.current_process() else { continue };
             let explained = match metrics {
                 Ok(Ok((200, metrics))) => explained(&metrics),
                 _ => None,
             };
-            let sample = |(explained, resident)| MemorySample { process, age: age.as_secs_f64(), resident, explained };
-            let sample = explained.zip(resident(pid)).map(sample);
+            let sample = |(explained, resident)| {
+                let age = process.age.as_secs_f64();
+                MemorySample { process: process.number, age, resident, explained }
+            };
+            let sample = explained.zip(resident(process.pid)).map(sample);
             let mut measured = into.lock().unwrap_or_else(PoisonError::into_inner);
             measured.missed += usize::from(sample.is_none());
             measured.samples.extend(sample);

@@ -31,6 +31,17 @@ pub(crate) enum Disturbance {
     Flood,
 }
 
+/// Running process of the server.
+#[derive(Debug)]
+pub(crate) struct RunningProcess {
+    /// Number of the process, counted from 1.
+    pub(crate) number: usize,
+    /// Process ID.
+    pub(crate) pid: u32,
+    /// Time since it was ready.
+    pub(crate) age: Duration,
+}
+
 /// Shared state of one run.
 #[derive(Debug)]
 pub(crate) struct RunShared {
@@ -104,10 +115,10 @@ impl RunShared {
         }
     }
 
-    /// Number and process ID of the running process, and the time since it was ready. `None` between two processes.
-    pub(crate) fn current_process(&self) -> Option<(usize, u32, Duration)> {
+    /// Returns the running process. `None` between two processes.
+    pub(crate) fn current_process(&self) -> Option<RunningProcess> {
         let history = self.history();
-        history.current.map(|(pid, since)| (history.count, pid, since.elapsed()))
+        history.current.map(|(pid, since)| RunningProcess { number: history.count, pid, age: since.elapsed() })
     }
 
     /// Returns `true` if the disturbance lasted at any time since `since`.

@@ -7,14 +7,11 @@ use anyhow::Context;
 use waymark_index::{BuildOptions, BuildPhase, BuildProgress, Corpus, Document, build};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderConfig, QueryArithmetic};
+use waymark_runtime::config::{DEFAULT_EMBEDDER, EmbedderConfig, QueryArithmetic};
 use waymark_runtime::embedding::MOCK as MOCK_EMBEDDER;
 
 use crate::client_keys::ClientKeys;
 use crate::plan::ChaosPlan;
-
-/// Embedder from the catalog for servers with weights.
-const EMBEDDER: &str = "all-minilm-l6-v2";
 
 /// Number of initial passages: enough for commits to append to a log that is merged in the background. Clients ask
 /// about the first 200.
@@ -39,7 +36,7 @@ impl ServerFiles {
         root: PathBuf,
         disk: Option<PathBuf>,
     ) -> anyhow::Result<(ServerFiles, ClientKeys)> {
-        let embedder = if plan.mock() { MOCK_EMBEDDER } else { EMBEDDER };
+        let embedder = if plan.mock() { MOCK_EMBEDDER } else { DEFAULT_EMBEDDER };
         let files = ServerFiles { root, disk, embedder };
         let documents = (0..PASSAGES).map(|number| passage(number, "as it was at the beginning")).collect();
         let corpus = Corpus::from_documents("chaos", documents);

@@ -30,7 +30,7 @@ use super::ledger::catch_panic;
 use super::part::BenchPart;
 use super::report::{Agreement, GREEDY, KernelCheck, LoadTime, TrainingCheck};
 use super::shape::{Ceilings, ModelShape};
-use super::{temp_dir, training};
+use super::training;
 
 /// Limits of the steps in a comparison.
 const LIMITS: StepLimits = StepLimits { rows: 64, tokens: 8192, context: 1024 };
@@ -249,11 +249,9 @@ pub(super) fn agreement(
     found.push(compare_batching(&mut gpu, &prompts(64, 40, vocab, 8), DECODE_STEPS, bound)?);
     found.push(graph_agreement(&mut gpu, &[])?);
     let texts = prompts(6, 24, vocab, 10);
-    let mixed = temp_dir::with(|dir| {
-        let adapters = adapter::save(weights, team, dir)?;
-        adapter::compare_mixed(&mut cpu, &mut gpu, &adapters, &texts, 16, bound)
-    });
-    found.push(mixed?);
+    let dir = tempfile::tempdir()?;
+    let adapters = adapter::save(weights, team, dir.path())?;
+    found.push(adapter::compare_mixed(&mut cpu, &mut gpu, &adapters, &texts, 16, bound)?);
     Ok(())
 }
 
@@ -280,7 +278,8 @@ pub(super) fn large_batches(
         settings.bound(),
     )?);
     found.push(graph_agreement(&mut gpu, &[])?);
-    let slots = temp_dir::with(|dir| Ok(adapter::load(&mut gpu, &adapter::save(weights, team, dir)?)?))?;
+    let dir = tempfile::tempdir()?;
+    let slots = adapter::load(&mut gpu, &adapter::save(weights, team, dir.path())?)?;
     found.push(graph_agreement(&mut gpu, &slots)?);
     Ok(())
 }

@@ -21,8 +21,6 @@ mod rates;
 mod report;
 mod run;
 mod shape;
-#[cfg(feature = "cuda")]
-mod temp_dir;
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only a GPU is compared"))]
 mod training;

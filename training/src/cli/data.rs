@@ -12,7 +12,7 @@ use waymark_models::chat::ChatTemplate;
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_models::tokenizer::Tokenizer;
-use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, LogFormat, RetrievalConfig};
+use waymark_runtime::config::{DEFAULT_MODEL, EmbedderArgs, LogFormat};
 use waymark_runtime::embedding::Embedding;
 use waymark_runtime::{assembly, logging, progress};
 
@@ -35,7 +35,10 @@ use crate::sample_lines;
 
 /// Version of the lesson builder, stored in the facts. It is incremented whenever the same recipe and data yield other
 /// lessons, so that no build resumes the output of an older builder.
-const BUILDER: i64 = 7;
+const BUILDER: i64 = 8;
+
+/// Timeout of a search.
+const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Builds trajectories for the cold start.
 ///
@@ -70,7 +73,7 @@ pub(crate) struct Args {
     embedder: EmbedderArgs,
 
     /// Base model whose tokenizer and chat template are used.
-    #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
+    #[arg(long, default_value = DEFAULT_MODEL, value_name = "NAME")]
     model: String,
 
     /// Directory for downloaded weights. Defaults to the user's cache directory.
@@ -207,19 +210,6 @@ impl Args {
         embedder: &Arc<Embedding>,
     ) -> anyhow::Result<(LessonPlayer, Value)> {
         let dir = self.indexes.join(&source.index);
-        let config = RetrievalConfig {
-            index: None,
-            index_name: None,
-            others: Vec::new(),
-            writable: false,
-            keep_snapshots: 0,
-            scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.resolve_for(&dir)?,
-            threads: 1,
-            deadline: Duration::from_secs(60),
-            fact_filter: None,
-            reranker: None,
-        };
         // The index stays at this snapshot even if something is committed to it during the build.
         let embedder = Arc::clone(embedder) as Arc<dyn Embed>;
         let live = Arc::new(LiveIndex::open(&dir, embedder, OpenOptions { concurrency: 1, ..OpenOptions::default() })?);
@@ -238,7 +228,7 @@ impl Args {
             vocabulary: base_tokenizer.vocabulary.clone(),
             template: base_tokenizer.template.clone(),
             eos: base_tokenizer.eos.clone(),
-            searcher: assembly::searcher(&live, &config)?,
+            searcher: assembly::searcher(&live, 1, SEARCH_DEADLINE)?,
             teacher: LessonTeacherSettings { preview, voice, habits: recipe.habits, routing: recipe.routing },
         };
         Ok((player, index_fact.into()))

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
 use waymark_runtime::assembly;
+use waymark_runtime::config::DEFAULT_MODEL;
 
 use crate::data::scripted;
 use crate::decline_writer::DeclineWriter;
@@ -60,7 +61,7 @@ pub(crate) struct Args {
     decline: bool,
 
     /// Base model whose tokenizer writes the statements of --decline.
-    #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
+    #[arg(long, default_value = DEFAULT_MODEL, value_name = "NAME")]
     model: String,
 
     /// Directory for downloaded weights. Defaults to the user's cache directory.
@@ -68,7 +69,7 @@ pub(crate) struct Args {
     cache: Option<PathBuf>,
 
     /// Keep only trajectories of contested questions: those with at least one other trajectory that would not be kept,
-    /// even if --searches allowed any number.
+    /// even if --searches allowed any number and --by-kind any mode.
     #[arg(long)]
     contested: bool,
 
@@ -97,11 +98,8 @@ impl Args {
         }
         self.check_datasets(&samples)?;
         samples.retain(|sample| self.dataset.is_empty() || self.dataset.contains(&sample.dataset));
-        // Includes the trajectories that --by-kind drops below.
         let total = samples.len();
-        if self.by_kind {
-            self.choose_modes(&mut samples)?;
-        }
+        let modes = if self.by_kind { Some(mode_table(&samples)?) } else { None };
         if self.decline {
             self.replace_answers(&mut samples)?;
         }
@@ -112,6 +110,7 @@ impl Args {
             searches: self.searches,
             wrong: self.wrong || self.decline,
             contested: self.contested,
+            modes,
             per_question: self.per_question,
             seed: self.seed,
         };
@@ -131,6 +130,9 @@ impl Args {
             !kept.is_empty(),
             "none of the {total} trajectories {end} without being forced, with {least} to {most} searches (--searches){mode}{among}"
         );
+        if self.by_kind {
+            kept.iter().for_each(|&at| samples[at].adopt_modes());
+        }
         durable::write_with(&self.out, |file| {
             kept.iter().try_for_each(|&at| {
                 serde_json::to_writer(&mut *file, &samples[at])?;
@@ -138,21 +140,6 @@ impl Args {
             })
         })?;
         anstream::println!("kept {} of {total} trajectories: {}", kept.len(), self.out.display());
-        Ok(())
-    }
-
-    /// Keeps only trajectories that began in the best mode for their kind of question, and makes modes that were
-    /// written for the policy the policy's own.
-    fn choose_modes(&self, samples: &mut Vec<Sample>) -> anyhow::Result<()> {
-        let table = ModeTable::of(samples);
-        anstream::println!("{table}");
-        samples.retain(|sample| table.agrees(sample));
-        ensure!(
-            !samples.is_empty(),
-            "--by-kind: no kind of question has two modes that begin at least {MIN_TRAJECTORIES} trajectories each: \
-             give the questions a `type`, and the rollouts `grpo.first_modes`"
-        );
-        samples.iter_mut().for_each(Sample::adopt_modes);
         Ok(())
     }
 
@@ -184,6 +171,18 @@ impl Args {
             bail!("--dataset {name}: no trajectory belongs to it: the files hold trajectories of {existing}")
         })
     }
+}
+
+/// Chooses the best mode for each kind of question, and prints the table of all modes.
+fn mode_table(samples: &[Sample]) -> anyhow::Result<ModeTable> {
+    let table = ModeTable::of(samples);
+    anstream::println!("{table}");
+    ensure!(
+        samples.iter().any(|sample| table.agrees(sample)),
+        "--by-kind: no kind of question has two modes that begin at least {MIN_TRAJECTORIES} trajectories each: \
+         give the questions a `type`, and the rollouts `grpo.first_modes`"
+    );
+    Ok(table)
 }
 
 /// Parses a number such as `2`, or a range such as `1-3`.

@@ -11,7 +11,7 @@ use waymark_agent::{Runtime, Search};
 use waymark_index::{Embed, Index, LiveIndex, Manifest, OpenOptions};
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{DEFAULT_SCRUB, EmbedderArgs, QueryArithmetic, RetrievalConfig};
+use waymark_runtime::config::{EmbedderArgs, QueryArithmetic};
 use waymark_runtime::query_embedder::{QUERY_CACHE_BYTES, QueryEmbedder};
 
 use super::host_args::HostArgs;
@@ -117,24 +117,11 @@ impl QuestionArgs {
         let options = OpenOptions { concurrency: threads, ..OpenOptions::default() };
         let live = LiveIndex::open(dir, Arc::clone(embedder), options)
             .with_context(|| format!("--index {}", dir.display()))?;
-        let retrieval = RetrievalConfig {
-            index: Some(dir.to_owned()),
-            index_name: None,
-            others: Vec::new(),
-            writable: false,
-            keep_snapshots: 0,
-            scrub: DEFAULT_SCRUB,
-            embedder: self.embedder.resolve_for(dir)?,
-            threads,
-            deadline: SEARCH_DEADLINE,
-            fact_filter: None,
-            reranker: None,
-        };
         let live = Arc::new(live);
         let index = live.current();
         let manifest = index.manifest();
         tracing::info!(index = %dir.display(), manifest.snapshot, manifest.passages, "index open");
-        Ok(OpenIndex { searcher: assembly::searcher(&live, &retrieval)?, index })
+        Ok(OpenIndex { searcher: assembly::searcher(&live, threads, SEARCH_DEADLINE)?, index })
     }
 }
 

@@ -7,7 +7,7 @@ use owo_colors::{OwoColorize, Style};
 use waymark_agent::{EpisodeEnd, Policy, SegmentKind};
 use waymark_engine::Origin;
 use waymark_models::tokenizer::Tokenizer;
-use waymark_runtime::config::LogFormat;
+use waymark_runtime::config::{DEFAULT_MODEL, LogFormat};
 use waymark_runtime::{assembly, logging, printable};
 
 use crate::hash;
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     no_prompt: bool,
 
     /// Base model whose tokenizer decodes the tokens.
-    #[arg(long, default_value = "smollm2-135m-instruct", value_name = "NAME")]
+    #[arg(long, default_value = DEFAULT_MODEL, value_name = "NAME")]
     model: String,
 
     /// Directory for downloaded weights. Defaults to the user's cache directory.

@@ -114,7 +114,7 @@ impl LessonPlayer {
             kind: lesson.kind.clone(),
             golds: lesson.golds.clone(),
             supporting: lesson.supporting.clone(),
-            partly: false,
+            partly: lesson.partly,
             dataset: dataset.to_owned(),
             protocol: self.policy.protocol.name().to_owned(),
             seed,

@@ -21,10 +21,16 @@ struct QuestionLine<'s> {
     kind: Option<&'s str>,
     answers: &'s [String],
     supporting: &'s [String],
+    #[serde(skip_serializing_if = "is_true")]
+    supporting_complete: bool,
     dataset: &'s str,
     /// IDs of passages to withhold from every search, under which the question has no answer.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     without: &'s [String],
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Directory of the questions of `samples.jsonl`: `samples.questions`.
@@ -63,6 +69,7 @@ fn line(sample: &Sample, lines: &mut Vec<u8>) -> std::io::Result<()> {
         kind: sample.kind.as_deref(),
         answers: &sample.golds,
         supporting: &sample.supporting,
+        supporting_complete: !sample.partly,
         dataset: &sample.dataset,
         without: &sample.without,
     };
@@ -93,6 +100,7 @@ mod tests {
                 kind: Some("place of birth".into()),
                 golds: vec!["x".into(), "y".into()],
                 supporting: vec!["p".into()],
+                partly: dataset == "b",
                 dataset: dataset.into(),
                 ..SampleTask::default()
             };
@@ -103,6 +111,7 @@ mod tests {
         let told = |questions: Vec<Question>| questions.into_iter().map(|one| one.question).collect::<Vec<_>>();
         assert_eq!(read("a.jsonl")[0].answers, ["x", "y"]);
         assert_eq!(read("a.jsonl")[0].supporting, ["p"]);
+        assert!(read("a.jsonl")[0].supporting_complete && !read("b.jsonl")[0].supporting_complete);
         assert_eq!(read("a.jsonl")[0].kind.as_deref(), Some("place of birth"));
         assert_eq!(
             (told(read("a.jsonl")), told(read("b.jsonl"))),

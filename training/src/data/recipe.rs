@@ -21,7 +21,7 @@ pub struct DataRecipe {
     /// Files of measured questions, which are kept out.
     pub measured: Vec<PathBuf>,
     /// Policy that plays the lessons, as in `policy.toml`: protocol, retrieval and budget. It should equal the policy
-    /// of the recipe that trains on the lessons. `None` is RouteRAG with the default ranking of each mode.
+    /// of the recipe that trains on the lessons. Without a protocol it is RouteRAG with the default ranking of each mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Table>,
     /// Rates of the teacher's optional behaviors.
@@ -136,12 +136,13 @@ impl DataRecipe {
     pub fn policy(&self, path: &Path) -> Result<Policy, AgentError> {
         let mut table = Table::new();
         table.insert("name".into(), "lessons".into());
-        match &self.policy {
-            Some(own) => table.extend(own.clone()),
-            None => drop(table.insert("protocol".into(), "routerag".into())),
-        }
+        table.extend(self.policy.clone().unwrap_or_default());
+        let has_protocol = table.contains_key("protocol");
+        table.entry("protocol").or_insert_with(|| "routerag".into());
+        let retrieval = table.get("retrieval").and_then(Value::as_table);
+        let has_ranking = retrieval.is_some_and(|retrieval| retrieval.contains_key("ranking"));
         let mut policy = Policy::parse(&table.to_string(), path)?;
-        if self.policy.is_none() {
+        if !has_protocol && !has_ranking {
             // RouteRAG's own ranking is dense in every mode; the recipes here rank each mode by its default.
             policy.retrieval.search.ranking = None;
         }
@@ -242,6 +243,20 @@ mod tests {
         ] {
             let message = read(set).unwrap_err().to_string();
             assert!(message.contains("routing_data.toml") && message.contains(reason), "{set}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_policy_without_a_protocol_is_routerag() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("recipes/cold_start.toml");
+        for (set, ranking) in [
+            (None, None),
+            (Some("policy.retrieval.ranking=dense"), Some(waymark_index::Ranking::Dense)),
+            (Some("policy.budget.turns=3"), None),
+        ] {
+            let overrides: Vec<String> = set.into_iter().map(str::to_owned).collect();
+            let policy = DataRecipe::read(&path, &overrides).unwrap().policy(&path).unwrap();
+            assert_eq!((policy.protocol.name(), policy.retrieval.search.ranking), ("routerag", ranking), "{set:?}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! A job's process. It ends with its parent, even if the parent is killed: its standard input is a pipe that only the
 //! parent holds open, and `train --tied` exits when that pipe ends.
 
+use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -16,6 +17,10 @@ const TAIL: u64 = 2000;
 /// report.
 // Not `WAYMARK_EMBEDDER`: an index refuses embedders other than its own, and does not know the URL of an endpoint.
 const REMOVED: [&str; 4] = ["WAYMARK_ARITHMETIC", "WAYMARK_KV", "WAYMARK_MODEL", "WAYMARK_QUERY_ARITHMETIC"];
+
+/// Variable with the device of jobs. Without it, `train eval` would try a GPU in each job anew, and take the CPU where
+/// that fails.
+const DEVICE: &str = "WAYMARK_DEVICE";
 
 /// Program that runs jobs.
 #[derive(Debug, Clone)]
@@ -77,6 +82,9 @@ impl Trainer {
         for name in REMOVED {
             command.env_remove(name);
         }
+        if env::var_os(DEVICE).is_none() {
+            command.env(DEVICE, "cpu");
+        }
         command
     }
 }
@@ -105,5 +113,15 @@ mod tests {
         let command = trainer.command(&[]);
         let removed = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name);
         assert_eq!(removed.collect::<Vec<&OsStr>>(), REMOVED);
+    }
+
+    /// Otherwise an arm whose job finds no memory on the GPU would be compared with others in another arithmetic.
+    #[test]
+    fn jobs_have_one_device() {
+        let trainer = Trainer { program: "train".into(), host_args: Vec::new() };
+        let command = trainer.command(&[]);
+        let given = command.get_envs().find(|(name, _)| *name == DEVICE).and_then(|(_, value)| value);
+        let inherited = env::var_os(DEVICE);
+        assert_eq!(given, inherited.is_none().then_some(OsStr::new("cpu")));
     }
 }

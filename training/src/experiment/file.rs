@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use waymark_index::Mode;
+use waymark_models::Arithmetic;
 
 use super::check;
 use super::endpoint::Metric;
 use super::error::ExperimentError;
+use crate::recipe::replace;
 
 /// Maximum size of a description, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -32,6 +34,10 @@ pub struct Experiment {
     /// Base model of arms with a fixed policy. `None` takes the policy's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Arithmetic of evaluations, as `train eval --arithmetic` takes it. `None` takes that of the stages' recipes if all
+    /// of them have the same other than `f32`, and otherwise leaves the choice to `train eval`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arithmetic: Option<Arithmetic>,
     /// Questions that stages train on.
     #[serde(default)]
     pub training: Vec<TrainingSet>,
@@ -112,6 +118,14 @@ impl Stage {
     /// Returns the position in `set` of an override of this field.
     pub(super) fn override_of(&self, field: &str) -> Option<usize> {
         self.set.iter().position(|text| text.split('=').next().is_some_and(|name| name.trim() == field))
+    }
+
+    /// Returns `true` if an override gives the adapter's seed, as a field or within a table.
+    pub(super) fn overrides_adapter_seed(&self) -> bool {
+        let mut table = Table::new();
+        let valid = self.set.iter().try_for_each(|text| replace(&mut table, text)).is_ok();
+        let adapter = table.get("adapter").and_then(Value::as_table);
+        valid && adapter.is_some_and(|adapter| adapter.contains_key("seed"))
     }
 }
 

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use waymark_agent::Policy;
 use waymark_index::Manifest;
+use waymark_models::Arithmetic;
 use waymark_models::catalog::Catalog;
 use waymark_runtime::evaluate::{Baseline, Contender};
 
 use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
+use crate::hash;
 use crate::policy_writer;
 use crate::run::durable;
 
@@ -31,6 +33,9 @@ const BESIDE_POLICY: [&str; 2] = ["README.md", "report.html"];
 
 /// Name of an input of experiments whose adapters begin from the seed of each run.
 const ADAPTER_SEED: &str = "the seed of new adapters (that of the run, in earlier versions that of the recipe)";
+
+/// Name of an input of experiments whose evaluations are given their arithmetic.
+const ARITHMETIC: &str = "the arithmetic of evaluations";
 
 /// Environment variables that choose the devices of jobs.
 const DEVICES: [&str; 2] = ["WAYMARK_DEVICE", "WAYMARK_ROLLOUT_DEVICE"];
@@ -106,6 +111,12 @@ impl Inputs {
     /// mix these runs with runs from one seed.
     pub(super) fn seed_adapters(&mut self) {
         self.inputs.insert(ADAPTER_SEED.to_owned(), "run".to_owned());
+    }
+
+    /// Notes the arithmetic of evaluations. An experiment that earlier versions have begun would mix evaluations of
+    /// different arithmetic.
+    pub(super) fn evaluate_in(&mut self, arithmetic: Arithmetic) {
+        self.inputs.insert(ARITHMETIC.to_owned(), arithmetic.to_string());
     }
 
     /// Checks that nothing has changed since it was hashed, for the experiment in the directory `dir`.
@@ -246,10 +257,7 @@ fn hash_files(dir: &Path, left_out: &[&str]) -> Result<String, ExperimentError> 
 }
 
 fn hash_file(path: &Path) -> Result<String, ExperimentError> {
-    let mut hasher = blake3::Hasher::new();
-    let file = File::open(path).map_err(ExperimentError::io("read", path))?;
-    hasher.update_reader(file).map_err(ExperimentError::io("read", path))?;
-    Ok(hasher.finalize().to_hex().to_string())
+    hash::file(path).map_err(ExperimentError::io("read", path))
 }
 
 /// Returns the state of an index: its current snapshot with its checksum, which covers all of its files.

@@ -48,7 +48,7 @@ impl Layout {
     /// stage with a seed of its own is trained once, and keeps the adapter's seed of its recipe.
     pub(super) fn seeds_adapter(&self, stage: &Stage) -> bool {
         let begins = stage.init.is_none() && stage.policy.is_none() && self.bases.contains_key(&stage.name);
-        begins && stage.seed.is_none() && stage.override_of("adapter.seed").is_none()
+        begins && stage.seed.is_none() && !stage.overrides_adapter_seed()
     }
 
     /// Directory of a stage's run.
@@ -157,6 +157,9 @@ fn evaluation(experiment: &Experiment, layout: &Layout, arm: &Arm, seed: Option<
     }
     if let Some(model) = experiment.model.as_ref().filter(|_| arm.policy.is_some()) {
         args.text("--model", model);
+    }
+    if let Some(arithmetic) = experiment.arithmetic {
+        args.text("--arithmetic", &arithmetic.to_string());
     }
     if let Some(mode) = arm.mode {
         args.text("--mode", &mode.to_string());

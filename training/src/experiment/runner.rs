@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use waymark_agent::Policy;
+use waymark_models::Arithmetic;
 use waymark_runtime::evaluate::{Contender, Question};
 
 use super::child::Trainer;
@@ -43,7 +44,7 @@ pub struct RunnerOptions {
 /// An experiment that is ready to run.
 #[derive(Debug)]
 pub struct ExperimentRun {
-    experiment: Experiment,
+    pub(super) experiment: Experiment,
     /// Path of the description.
     path: PathBuf,
     layout: Layout,
@@ -68,11 +69,12 @@ impl ExperimentRun {
     /// questions, an arm forces what its policy ignores, an endpoint is undefined on a set, or an evaluation question is
     /// among those that a stage trains on.
     pub fn open(path: &Path, options: RunnerOptions) -> Result<ExperimentRun, ExperimentError> {
-        let experiment = Experiment::open(path)?;
+        let mut experiment = Experiment::open(path)?;
         let mut inputs = Inputs::of(&experiment, path)?;
         check_leaks(&experiment, path)?;
         questions::check_endpoints(&experiment, path)?;
         let mut layout = Layout::new(options.dir);
+        let mut arithmetics = Vec::new();
         for (at, stage) in experiment.stage.iter().enumerate() {
             let refuse = |field: &str, reason: String| ExperimentError::Field {
                 path: path.to_owned(),
@@ -92,6 +94,11 @@ impl ExperimentRun {
             if recipe.adapter.is_some() {
                 layout.add_base(stage, &recipe.base);
             }
+            arithmetics.push(recipe.arithmetic);
+        }
+        experiment.arithmetic = experiment.arithmetic.or_else(|| shared_rounding(&arithmetics));
+        if let Some(arithmetic) = experiment.arithmetic {
+            inputs.evaluate_in(arithmetic);
         }
         if experiment.stage.iter().any(|stage| layout.seeds_adapter(stage)) {
             inputs.seed_adapters();
@@ -196,6 +203,14 @@ impl ExperimentRun {
         let results = experiment.arm.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         ExperimentReport::of(experiment, self.inputs.hash(), &results)
     }
+}
+
+/// Returns the arithmetic that all stages have. `None` if they differ, and for `f32`: as in rollouts, asking for it by
+/// name would exclude a GPU.
+fn shared_rounding(arithmetics: &[Arithmetic]) -> Option<Arithmetic> {
+    let first = *arithmetics.first()?;
+    let shared = arithmetics.iter().all(|other| *other == first);
+    (shared && first != Arithmetic::F32).then_some(first)
 }
 
 /// Refuses a stage that the trainer would refuse, hours later, because of its recipe. Returns the field and the reason.

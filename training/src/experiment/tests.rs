@@ -12,7 +12,7 @@ use waymark_runtime::evaluate::EpisodeRow;
 use super::inputs::{Inputs, hash_path};
 use super::jobs::{JobKind, Layout, jobs};
 use super::results::ArmResults;
-use super::{EndpointOutcome, Experiment, ExperimentRun, RunnerOptions, StageKind};
+use super::{EndpointOutcome, Experiment, ExperimentReport, ExperimentRun, RunnerOptions, StageKind};
 use crate::recipe::Recipe;
 use crate::traps::TrapTable;
 
@@ -130,8 +130,45 @@ fn an_adapter_that_is_begun_for_each_seed_begins_from_that_seed() {
     assert_eq!(seeds(TEXT), ["--set=adapter.seed=1", "--set=adapter.seed=2"], "later stages continue that of `sft`");
     let first = |line: &str| TEXT.replacen("kind = \"sft\"", &format!("kind = \"sft\"\n{line}"), 1);
     assert_eq!(seeds(&first("set = [\"adapter.seed=5\"]")), ["--set=adapter.seed=5"; 2]);
+    let table = "set = ['adapter={rank=4,alpha=8.0,targets=[\"q_proj\"],seed=7}']";
+    assert!(seeds(&first(table)).is_empty(), "fixed within a table");
+    let table = "set = ['adapter={rank=4,alpha=8.0,targets=[\"q_proj\"]}']";
+    assert_eq!(seeds(&first(table)), ["--set=adapter.seed=1", "--set=adapter.seed=2"]);
     assert!(seeds(&first("seed = 7")).is_empty(), "trained once");
     assert!(seeds(&first("policy = \"policies/first\"")).is_empty());
+}
+
+/// Otherwise policies would be evaluated in another arithmetic than the one in which their steps were chosen.
+#[test]
+fn evaluations_have_the_arithmetic_of_the_recipes_unless_the_description_names_another() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path();
+    ready(dir);
+    let path = dir.join("one.toml");
+    let passed = |head: &str, set: &str| -> (Vec<String>, String) {
+        let stage = format!("kind = \"grpo\"\n{set}");
+        std::fs::write(&path, format!("{head}{}", with_stage(dir, &stage, "plain"))).unwrap();
+        let options = RunnerOptions { dir: dir.join("out"), program: "train".into(), host_args: Vec::new() };
+        let run = ExperimentRun::open(&path, options).unwrap();
+        let jobs = jobs(&run.experiment, &Layout::new("out".into()));
+        let args = jobs.iter().flat_map(|job| &job.args).map(|arg| arg.to_string_lossy().into_owned());
+        let args = args.filter(|arg| arg.starts_with("--arithmetic=")).collect();
+        let report = ExperimentReport {
+            experiment: run.experiment,
+            inputs: String::new(),
+            arms: Vec::new(),
+            oracle: Vec::new(),
+            endpoints: Vec::new(),
+            holds: None,
+        };
+        (args, report.markdown())
+    };
+    let (args, report) = passed("", "");
+    assert_eq!(args, ["--arithmetic=bf16"; 2], "the recipe trains in bf16");
+    assert!(report.contains("Arithmetic of the evaluations: bf16."), "{report}");
+    assert_eq!(passed("arithmetic = \"f32\"\n", "").0, ["--arithmetic=f32"; 2]);
+    let (args, report) = passed("", "set = [\"arithmetic=f32\"]");
+    assert!(args.is_empty() && report.contains("on a CPU f32"), "{args:?}, {report}");
 }
 
 /// Later commands open the embedder that the index names, unless they are given another one.

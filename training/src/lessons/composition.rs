@@ -285,7 +285,7 @@ fn lesson(
 ) -> Lesson {
     let supporting = of.iter().map(|known| known.source.id.clone()).collect();
     let kind = Some(kind.to_owned());
-    Lesson { question_id: String::new(), question, kind, golds, supporting, hops, conclusion }
+    Lesson { question_id: String::new(), question, kind, golds, supporting, partly: false, hops, conclusion }
 }
 
 fn value(known: &KnownFact) -> &str {

@@ -16,6 +16,8 @@ pub struct Lesson {
     pub golds: Vec<String>,
     /// IDs of the passages that hold the answer.
     pub supporting: Vec<String>,
+    /// If `true`, `supporting` is incomplete: other passages also hold the answer or are needed for it.
+    pub partly: bool,
     /// Facts to find, in this order.
     pub hops: Vec<Hop>,
     /// Derivation of the answer from the hops.

@@ -30,6 +30,7 @@ fn lesson(question: &SourceQuestion, hops: Vec<Hop>, conclusion: Conclusion) -> 
         kind: question.kind.clone(),
         golds: question.answers.clone(),
         supporting: question.supporting.clone(),
+        partly: question.supporting_complete == Some(false),
         hops,
         conclusion,
     }
@@ -231,4 +232,20 @@ fn keywords(question: &str, document: &CorpusPassage) -> String {
 /// Question without its question mark, for use as a query.
 fn trimmed(question: &str) -> String {
     question.trim().trim_end_matches('?').trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_incomplete_list_of_supporting_passages_is_noted() {
+        for (complete, partly) in [("null", false), ("true", false), ("false", true)] {
+            let row =
+                format!(r#"{{"id": "1", "question": "Who?", "answers": ["x"], "supporting_complete": {complete}}}"#);
+            let question: SourceQuestion = serde_json::from_str(&row).unwrap();
+            assert_eq!(lesson(&question, Vec::new(), Conclusion::Last).partly, partly, "{row}");
+        }
+    }
 }

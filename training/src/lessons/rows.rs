@@ -21,6 +21,9 @@ pub struct SourceQuestion {
     /// IDs of the passages that hold the answer.
     #[serde(default)]
     pub supporting: Vec<String>,
+    /// If `false`, `supporting` is incomplete. `None` means that it is complete.
+    #[serde(default)]
+    pub supporting_complete: Option<bool>,
     /// Kind of question, as the data set names it.
     #[serde(default, rename = "type")]
     pub kind: Option<String>,

@@ -120,6 +120,7 @@ pub fn ask(known: &KnownFact, contamination: &ContaminationFilter, id: String, r
         kind: Some(relation.name.to_owned()),
         golds: known.objects.clone(),
         supporting: vec![known.source.id.clone()],
+        partly: false,
         hops: vec![hop(relation, &known.subject, object, vec![known.source.clone()])],
         conclusion: Conclusion::Last,
     })

@@ -64,6 +64,7 @@ pub fn lessons(dataset: &str, rng: &mut impl Rng) -> Vec<Lesson> {
                         kind: None,
                         golds: vec![reply.to_owned()],
                         supporting: Vec::new(),
+                        partly: false,
                         hops: Vec::new(),
                         conclusion: Conclusion::Because(why.to_owned()),
                     });

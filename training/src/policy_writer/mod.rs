@@ -12,6 +12,7 @@ use waymark_models::gradient::Learner;
 use waymark_models::weights::Weights;
 
 use crate::TrainError;
+use crate::hash;
 use crate::ledger::RunLedger;
 use crate::recipe::Recipe;
 use crate::run::{MetricsFile, MetricsRow, RunError, durable};
@@ -179,11 +180,9 @@ pub fn model_dir(dir: &Path) -> PathBuf {
 /// # Errors
 /// If the file cannot be read.
 pub fn fingerprint(path: &Path) -> Result<(String, String), RunError> {
-    let mut hasher = blake3::Hasher::new();
-    let file = std::fs::File::open(path).map_err(RunError::io("read", path))?;
-    hasher.update_reader(file).map_err(RunError::io("read", path))?;
+    let hash = hash::file(path).map_err(RunError::io("read", path))?;
     let name = path.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy());
-    Ok((name.into_owned(), hasher.finalize().to_hex().to_string()))
+    Ok((name.into_owned(), hash))
 }
 
 #[cfg(test)]

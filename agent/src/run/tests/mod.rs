@@ -112,6 +112,12 @@ fn evidence(mode: Mode, texts: &[&str]) -> Evidence {
     Evidence::of(7, mode, texts.iter().enumerate().map(hit).collect())
 }
 
+/// Returns the fixed properties of an episode.
+fn setup(episode: Episode<NoEngine>) -> EpisodeSetup {
+    let Episode { runtime, policy, settings, question, .. } = episode;
+    EpisodeSetup::new(runtime.codec(), &policy, Arc::new(settings), question, MODES.to_vec())
+}
+
 /// Plays an episode by hand: takes the steps of the machine, and answers them with scripted turns.
 struct Player {
     machine: EpisodeMachine,
@@ -150,13 +156,16 @@ impl Player {
         let tokenizer = Arc::new(Tokenizer::bytes());
         let eos = vec![tokenizer.id("<|im_end|>").unwrap()];
         let runtime = Runtime::new(NoEngine, tokenizer, None, eos, Some(Arc::new(NoIndex)));
-        let episode = Episode::new(&runtime, policy, conversation, options)?;
-        let Episode { policy, settings, question, prompt, .. } = episode;
-        let protocol = Arc::clone(&policy.protocol);
-        let trains = policy.variant.is_training();
-        let setup = EpisodeSetup::new(runtime.codec(), &policy, Arc::new(settings), question, MODES.to_vec());
-        Ok(Player {
-            machine: machine(setup, prompt),
+        Ok(Player::playing(Episode::new(&runtime, policy, conversation, options)?, machine))
+    }
+
+    /// Creates a player of a machine for this episode.
+    fn playing(episode: Episode<NoEngine>, machine: impl FnOnce(EpisodeSetup, Vec<u32>) -> EpisodeMachine) -> Player {
+        let protocol = Arc::clone(&episode.policy.protocol);
+        let trains = episode.policy.variant.is_training();
+        let prompt = episode.prompt.clone();
+        Player {
+            machine: machine(setup(episode), prompt),
             protocol,
             tokenizer: Tokenizer::bytes(),
             trains,
@@ -164,7 +173,7 @@ impl Player {
             events: Vec::new(),
             clock: Duration::ZERO,
             tick: Duration::ZERO,
-        })
+        }
     }
 
     /// Creates a player of a built-in policy that a test has changed.

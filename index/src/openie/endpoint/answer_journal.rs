@@ -9,21 +9,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::prompter::Answer;
+use crate::embedding_journal::{SYNC_EVERY, TextHash};
 use crate::error::IndexError;
 use crate::openie::prompt;
 use crate::triple::Triple;
-
-/// Interval between syncs: the most work lost if the machine crashes. A killed process loses nothing that it has
-/// written.
-const SYNC_EVERY: Duration = Duration::from_secs(5);
-
-type Key = [u8; 16];
 
 /// First bytes of every line.
 const BEGINNING: &[u8] = br#"{"model":"#;
@@ -44,7 +38,7 @@ pub(super) struct AnswerJournal {
     model: String,
     file: File,
     /// Offset and length of each answer's line.
-    places: HashMap<Key, (u64, usize)>,
+    places: HashMap<TextHash, (u64, usize)>,
     /// Byte offset of the next line.
     end: u64,
     synced: Instant,
@@ -135,12 +129,8 @@ impl AnswerJournal {
         self.file.sync_data().map_err(IndexError::io("sync", &self.path))
     }
 
-    fn key(&self, passage: &str) -> Key {
-        // The zero separates the parts: no model's name holds one.
-        let hash = Sha256::new().chain_update(&self.model).chain_update([0]).chain_update(passage).finalize();
-        let mut key = Key::default();
-        key.copy_from_slice(&hash[..16]);
-        key
+    fn key(&self, passage: &str) -> TextHash {
+        TextHash::with_model(&self.model, passage)
     }
 }
 

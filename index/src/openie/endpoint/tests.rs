@@ -67,21 +67,13 @@ fn busy() -> Result<ModelReply, CompleteError> {
     Err(CompleteError::Transient { message: "busy".into(), after: Some(Duration::from_millis(1)) })
 }
 
-struct Corpus(Vec<String>);
-
-impl Passages for Corpus {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        let title = self.0[number as usize].clone();
-        Ok(Passage { id: number.to_string(), title, text: "Some text.".into() })
-    }
+fn corpus(count: usize) -> Vec<Passage> {
+    titled((0..count).map(|number| format!("t{number:03}")))
 }
 
-fn corpus(count: usize) -> Corpus {
-    Corpus((0..count).map(|number| format!("t{number:03}")).collect())
+fn titled(titles: impl IntoIterator<Item = String>) -> Vec<Passage> {
+    let titles = titles.into_iter().enumerate();
+    titles.map(|(number, title)| Passage { id: number.to_string(), title, text: "Some text.".into() }).collect()
 }
 
 fn options() -> EndpointOptions {
@@ -90,9 +82,9 @@ fn options() -> EndpointOptions {
     EndpointOptions { concurrency: 4, attempts: 3, first_wait, longest_wait, ..EndpointOptions::default() }
 }
 
-fn extract(endpoint: &Endpoint, corpus: &Corpus) -> Result<Vec<Vec<Triple>>, IndexError> {
+fn extract(endpoint: &Endpoint, corpus: &dyn Passages) -> Result<Vec<Vec<Triple>>, IndexError> {
     let mut all = vec![None; corpus.len()];
-    let numbers: Vec<u32> = (0..corpus.0.len() as u32).collect();
+    let numbers: Vec<u32> = (0..corpus.len() as u32).collect();
     endpoint.extract(corpus, &numbers, &mut |number, triples| {
         assert!(all[number as usize].replace(triples).is_none(), "{number} came twice");
         Ok(())
@@ -119,7 +111,7 @@ fn every_passage_is_asked_about_once_and_several_at_a_time() {
 #[test]
 fn passages_of_the_same_text_are_paid_for_once() {
     let model = Scripted::new(&[]);
-    let corpus = Corpus(["t000", "t001", "t000", "t000"].map(str::to_owned).to_vec());
+    let corpus = titled(["t000", "t001", "t000", "t000"].map(str::to_owned));
     let endpoint = Endpoint::new(model.clone(), options());
     let triples = |title: &str| vec![Triple::new(title, "is", "x")];
     let all = extract(&endpoint, &corpus).unwrap();

@@ -6,30 +6,18 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Corpus(Vec<Passage>);
-
-impl Passages for Corpus {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn passage(&self, number: u32) -> Result<Passage, IndexError> {
-        Ok(self.0[number as usize].clone())
-    }
-}
-
-fn corpus(passages: &[(&str, &str, &str)]) -> Corpus {
+fn corpus(passages: &[(&str, &str, &str)]) -> Vec<Passage> {
     let passage = |&(id, title, text): &(&str, &str, &str)| Passage {
         id: id.to_owned(),
         title: title.to_owned(),
         text: text.to_owned(),
     };
-    Corpus(passages.iter().map(passage).collect())
+    passages.iter().map(passage).collect()
 }
 
-fn extract(source: &Imported, corpus: &Corpus) -> Result<Vec<Vec<Triple>>, IndexError> {
+fn extract(source: &Imported, corpus: &dyn Passages) -> Result<Vec<Vec<Triple>>, IndexError> {
     let mut all = vec![Vec::new(); corpus.len()];
-    let numbers: Vec<u32> = (0..corpus.0.len() as u32).collect();
+    let numbers: Vec<u32> = (0..corpus.len() as u32).collect();
     source.extract(corpus, &numbers, &mut |number, triples| {
         all[number as usize] = triples;
         Ok(())
@@ -150,7 +138,7 @@ proptest! {
         let passages = records.iter().enumerate().map(|(id, (text, _))| {
             Passage { id: id.to_string(), title: id.to_string(), text: text.clone() }
         });
-        let all = extract(&source, &Corpus(passages.collect())).unwrap();
+        let all = extract(&source, &passages.collect::<Vec<_>>()).unwrap();
         for (found, (_, written)) in all.iter().zip(&records) {
             let mut expected: Vec<Triple> = Vec::new();
             for triple in written.iter().cloned().map(Triple::from) {

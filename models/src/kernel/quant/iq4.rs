@@ -4,7 +4,6 @@
 //! super-block one `f16` per output (64), a signed byte per block and output (256), and the nibbles (4096).
 
 use super::bits::{self, Codes};
-use super::legacy::halves;
 use super::{BlockAt, IntLanes, QuantForm};
 
 /// The form of IQ4_NL.
@@ -60,12 +59,6 @@ impl QuantForm for Iq4Nl {
         // SAFETY: guaranteed by the caller.
         unsafe { bits::nibbles::<L>(at, NL_QUANTS, vector, group, step).look_up(&VALUES) }
     }
-
-    #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
-    }
 }
 
 /// The largest sum of products fits an `i32`: quants of [`VALUES`], factors of 6 bits.
@@ -88,11 +81,5 @@ impl QuantForm for Iq4Xs {
     unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L {
         // SAFETY: guaranteed by the caller.
         unsafe { L::signed_bytes(at.byte(SCALES, 1, 0, vector).cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
     }
 }

@@ -45,12 +45,6 @@ impl<const MIN: bool> QuantForm for Nibbles<MIN> {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
-    }
-
-    #[inline(always)]
     unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { halves::<L>(at, 64, vector) }
@@ -82,12 +76,6 @@ impl<const MIN: bool> QuantForm for Fives<MIN> {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
-    }
-
-    #[inline(always)]
     unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { halves::<L>(at, 64, vector) }
@@ -113,11 +101,5 @@ impl QuantForm for Bytes {
             let first = at.from.add(Self::FORM.quants() + index * PANEL + vector * 16).cast::<i8>();
             L::pair_bytes(first, first.add(4 * PANEL))
         }
-    }
-
-    #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
     }
 }

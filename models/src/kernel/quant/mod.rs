@@ -185,8 +185,12 @@ trait QuantForm: Copy {
         unsafe { L::splat(1) }
     }
 
-    /// Units of the super-block.
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats;
+    /// Units of the super-block: the half-precision numbers at its beginning, unless a form has others.
+    #[inline(always)]
+    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
+        // SAFETY: guaranteed by the caller.
+        unsafe { legacy::halves::<L>(at, 0, vector) }
+    }
 
     /// Scales.
     #[inline(always)]

@@ -4,7 +4,6 @@
 //! high bits (1024), and two words of low bits (2048).
 
 use super::bits::{self, Codes};
-use super::legacy::halves;
 use super::{BlockAt, IntLanes, QuantForm};
 
 /// The form of Q3_K.
@@ -56,11 +55,5 @@ impl QuantForm for Q3K {
     unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
         // SAFETY: guaranteed by the caller.
         unsafe { L::signed_bytes(at.byte(SCALES, 2, half, vector).cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
     }
 }

@@ -98,12 +98,6 @@ impl QuantForm for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
-    }
-
-    #[inline(always)]
     unsafe fn minimum<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L::Floats {
         // SAFETY: guaranteed by the caller.
         unsafe { minimum::<L>(at, vector) }

@@ -4,7 +4,6 @@
 //! bytes), and the nibbles (4096 bytes).
 
 use super::bits;
-use super::legacy::halves;
 use super::q4_k::{self, HEAD};
 use super::{BlockAt, IntLanes, QuantForm};
 
@@ -49,12 +48,6 @@ impl QuantForm for Q5K {
     unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, _: usize) -> L {
         // SAFETY: guaranteed by the caller.
         unsafe { q4_k::factors(at, vector) }
-    }
-
-    #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
     }
 
     #[inline(always)]

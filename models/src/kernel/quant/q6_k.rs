@@ -4,7 +4,6 @@
 //! of two high bits (2048), and the nibbles (4096).
 
 use super::bits::{self, Codes};
-use super::legacy::halves;
 use super::{BlockAt, IntLanes, QuantForm};
 
 /// The form of Q6_K.
@@ -62,11 +61,5 @@ impl QuantForm for Q6K {
     unsafe fn factors<L: IntLanes>(at: BlockAt, vector: usize, half: usize) -> L {
         // SAFETY: guaranteed by the caller.
         unsafe { L::signed_bytes(at.byte(SCALES, 2, half, vector).cast()) }
-    }
-
-    #[inline(always)]
-    unsafe fn unit<L: IntLanes>(at: BlockAt, vector: usize) -> L::Floats {
-        // SAFETY: guaranteed by the caller.
-        unsafe { halves::<L>(at, 0, vector) }
     }
 }

@@ -30,7 +30,7 @@ fn by_length(body: &Value) -> ScriptedReply {
 
 fn unmeasured(server: &ScriptedEndpoint, path: &str) -> EmbedEndpoint {
     let url = format!("{}{path}", server.url.trim_end_matches("/v1"));
-    EmbedEndpoint::new(&url, "m", None, TIMEOUT).unwrap()
+    EmbedEndpoint::new(&url, "m", None, TIMEOUT, TrustedRoots::default()).unwrap()
 }
 
 fn endpoint(server: &ScriptedEndpoint, path: &str) -> EmbedEndpoint {
@@ -53,7 +53,8 @@ fn both_forms_are_spoken() {
     let openai = json!({"model": "m", "input": ["a", "abc", " "], "encoding_format": "base64"});
     assert_eq!((&bodies[1], &bodies[5], &bodies[7], &bodies[9]), (&openai, &openai, &openai, &openai));
     assert_eq!(bodies[3], json!({"inputs": ["a", "abc", " "], "normalize": true, "truncate": true}));
-    let refused = EmbedEndpoint::new("host/embed", "m", None, TIMEOUT).unwrap_err().to_string();
+    let refused = EmbedEndpoint::new("host/embed", "m", None, TIMEOUT, TrustedRoots::default());
+    let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("host/embed"), "{refused}");
 }
 
@@ -255,7 +256,7 @@ fn the_query_of_a_url_is_sent_and_never_shown() {
     ];
     for (given, sent) in paths {
         let url = format!("http://{address}{given}?api-version=secret");
-        let endpoint = EmbedEndpoint::new(&url, "m", None, Duration::from_secs(1)).unwrap();
+        let endpoint = EmbedEndpoint::new(&url, "m", None, Duration::from_secs(1), TrustedRoots::default()).unwrap();
         let error = endpoint.measured().unwrap_err().to_string();
         assert!(error.contains(&format!("http://{address}{sent} ")) && !error.contains("secret"), "{error}");
         let (socket, _) = listener.accept().unwrap();

@@ -22,7 +22,7 @@ fn endpoint(server: &ScriptedEndpoint, path: &str) -> RerankEndpoint {
 /// Returns an endpoint that has to answer each request within `timeout`.
 fn within(timeout: Duration, server: &ScriptedEndpoint, path: &str) -> RerankEndpoint {
     let url = format!("{}{path}", server.url.trim_end_matches("/v1"));
-    RerankEndpoint::new(&url, Some("m".to_owned()), None, timeout).unwrap()
+    RerankEndpoint::new(&url, Some("m".to_owned()), None, timeout, TrustedRoots::default()).unwrap()
 }
 
 fn relevances(scores: &[RerankScore]) -> Vec<f32> {
@@ -116,5 +116,6 @@ fn replies_that_do_not_score_every_document_once_are_refused() {
         assert!(error.contains(expected), "{error}");
         assert_eq!(server.seen.lock().unwrap().len(), 1);
     }
-    assert!(RerankEndpoint::new("host/rerank", None, None, TIMEOUT).unwrap_err().to_string().contains("host/rerank"));
+    let refused = RerankEndpoint::new("host/rerank", None, None, TIMEOUT, TrustedRoots::default());
+    assert!(refused.unwrap_err().to_string().contains("host/rerank"));
 }

@@ -29,7 +29,7 @@ use waymark_index::{Embed, Index, OpenOptions};
 use waymark_models::checkpoint::Checkpoint;
 use waymark_models::kernel::Team;
 use waymark_runtime::assembly;
-use waymark_runtime::config::{EmbedderArgs, Size, cores, local_index, or_cores};
+use waymark_runtime::config::{DEFAULT_MODEL, EmbedderArgs, Size, cores, local_index, or_cores};
 use waymark_runtime::evaluate::Questions;
 use waymark_runtime::query_embedder::QueryEmbedder;
 
@@ -54,7 +54,7 @@ Example:
       --llama-server path/to/llama-server")]
 pub(crate) struct Args {
     /// Base model: a name in the catalog, or a path to a GGUF file.
-    #[arg(long, env = "WAYMARK_MODEL", default_value = "smollm2-135m-instruct")]
+    #[arg(long, env = "WAYMARK_MODEL", default_value = DEFAULT_MODEL)]
     model: String,
 
     /// Directory of the index.

@@ -18,7 +18,7 @@ use super::super::ledger::{ReportLedger, catch_panic, catch_panic_async};
 use super::super::profile::{ProfileReport, steps};
 use super::super::report::{Agreement, GpuReport};
 use super::super::shape::{Ceilings, ModelShape};
-use super::super::{Args, BenchPart, LaunchMode, cuda, temp_dir};
+use super::super::{Args, BenchPart, LaunchMode, cuda};
 
 /// The measured GPU, and the threads for CPU work.
 struct GpuTarget {
@@ -122,13 +122,13 @@ impl Args {
     /// uninformative.
     fn random(&self, tied: bool, format: WeightFormat) -> anyhow::Result<Weights> {
         let config = DecoderConfig { tied_embeddings: tied, ..self.compared.config.clone() };
-        temp_dir::with(|dir| {
-            match format {
-                WeightFormat::Bf16 => write_random(dir, &config, 1)?,
-                WeightFormat::Fp8 => write_random_with(dir, &config, 1, fp8::round_layer_matrix)?,
-            }
-            Ok(Weights::open(dir)?)
-        })
+        // Memory-mapped files stay valid after their removal.
+        let dir = tempfile::tempdir()?;
+        match format {
+            WeightFormat::Bf16 => write_random(dir.path(), &config, 1)?,
+            WeightFormat::Fp8 => write_random_with(dir.path(), &config, 1, fp8::round_layer_matrix)?,
+        }
+        Ok(Weights::open(dir.path())?)
     }
 
     /// Measures rates and loads of one shape.

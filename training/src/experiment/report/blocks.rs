@@ -6,7 +6,7 @@ use super::ExperimentReport;
 use super::arm_report::{ArmReport, SetScores};
 use super::block::{Block, Grid, Whisker};
 use crate::experiment::endpoint::{EndpointOutcome, Metric};
-use crate::experiment::file::{Arm, Endpoint, Stage};
+use crate::experiment::file::{Arm, Endpoint, Experiment, Stage};
 
 /// Returns the blocks of a report.
 pub(super) fn blocks(report: &ExperimentReport) -> Vec<Block> {
@@ -20,6 +20,7 @@ pub(super) fn blocks(report: &ExperimentReport) -> Vec<Block> {
         Block::Heading(1, experiment.name.clone()),
         Block::Text(format!("Claim: {}", experiment.claim)),
         Block::Text(verdict.to_owned()),
+        Block::Text(arithmetic(experiment)),
     ];
     if !report.endpoints.is_empty() {
         blocks.push(Block::Heading(2, "What was decided".to_owned()));
@@ -63,6 +64,14 @@ pub(super) fn blocks(report: &ExperimentReport) -> Vec<Block> {
         report.inputs
     )));
     blocks
+}
+
+/// States the arithmetic of the evaluations.
+fn arithmetic(experiment: &Experiment) -> String {
+    match experiment.arithmetic {
+        Some(arithmetic) => format!("Arithmetic of the evaluations: {arithmetic}."),
+        None => "Arithmetic of the evaluations: on a CPU f32, or int16 with K-quants; on a GPU bf16.".to_owned(),
+    }
 }
 
 fn scores<'a>(arm: &'a ArmReport, set: &str) -> Option<&'a SetScores> {

@@ -2,20 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use waymark_agent::metric::{f1, r1_searcher};
+use waymark_agent::tearag::{ANSWER, ENTITY, EVIDENCE, SUBQUERY, SUMMARY};
 use waymark_agent::{Action, PolicySearch};
 use waymark_index::Relevance;
 
 use super::extract::between;
 use super::{Reward, RewardContext, TextSimilarity, reward_value};
 use crate::sample::{RewardValue, Sample, TurnAction};
-
-/// Labels of the lines of a path, besides the headings of its steps. A space follows the answer's label (§4.2.7).
-const ENTITY: &str = "Important entity:";
-const SUBQUERY: &str = "Subquery:";
-const SUMMARY: &str = "Summary:";
-const ANSWER: &str = "Final answer:";
-/// Tag around evidence.
-const EVIDENCE: &str = "Reference";
 
 /// Reward `R_o + R_f + R_p`: F1 of the answer (eq. 5), format of the path (eq. 6) and reasoning process (eq. 7 to
 /// 13). The paper ranks the paths of a question by this sum.
@@ -193,6 +186,7 @@ fn is_formed(sample: &Sample) -> bool {
         && summarized
         && is_laid_out(&sample.text, before.len())
         && !sample.is_forced()
+        // A space follows the answer's label (§4.2.7).
         && sample.text.rsplit_once(ANSWER).is_some_and(|(_, answer)| answer.starts_with(' '))
 }
 

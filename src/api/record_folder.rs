@@ -1,0 +1,46 @@
+//! Folders that hold an object with its record: uploaded files and vector stores.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use uuid::Uuid;
+use waymark_runtime::durable_file;
+
+use super::json_file;
+
+/// Name of the record of an object in its folder.
+pub(super) const ABOUT: &str = "about.json";
+
+/// Beginning of the names of folders that are being created or removed.
+pub(super) const UNFINISHED: &str = ".";
+
+/// Writes the record of the unfinished folder `part`, and renames the folder to `dir`.
+pub(super) fn publish(part: &Path, dir: &Path, record: &impl Serialize) -> io::Result<()> {
+    json_file::write(&part.join(ABOUT), record)?;
+    fs::rename(part, dir)?;
+    durable_file::sync_parent(dir)
+}
+
+/// Removes a folder so that a killed process leaves it whole or under a name that the next start removes.
+pub(super) fn discard(dir: &Path) -> io::Result<()> {
+    let gone = dir.with_file_name(format!("{UNFINISHED}{}", Uuid::now_v7().simple()));
+    fs::rename(dir, &gone)?;
+    durable_file::sync_parent(&gone)?;
+    if let Err(error) = fs::remove_dir_all(&gone) {
+        tracing::warn!(%error, path = %gone.display(), "cannot remove a deleted folder before the next start");
+    }
+    Ok(())
+}
+
+/// Removes the folders in `dir` that a killed process was creating or removing.
+pub(super) fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
