@@ -56,6 +56,13 @@ impl FairSemaphore {
         Some(permit)
     }
 
+    /// Returns `true` if a tenant other than `tenant` waits.
+    pub fn others_wait(&self, tenant: u64) -> bool {
+        let mut state = self.lock();
+        state.remove_closed();
+        state.turns.iter().any(|queue| queue.tenant != tenant)
+    }
+
     /// Returns the number of free permits.
     pub(super) fn free(&self) -> usize {
         self.lock().free
@@ -175,12 +182,13 @@ mod tests {
         let semaphore = FairSemaphore::new(1, 8);
         let [mut running, mut first, mut second, mut third, mut other] = waiters(&semaphore, [1, 1, 1, 1, 2]);
         let mut permit = running.try_recv().unwrap();
+        assert!(semaphore.others_wait(1) && semaphore.others_wait(2) && semaphore.others_wait(3));
         for next in [&mut first, &mut other, &mut second, &mut third] {
             assert!(matches!(next.try_recv(), Err(TryRecvError::Empty)));
             drop(permit);
             permit = next.try_recv().unwrap();
         }
-        assert_eq!(semaphore.free(), 0);
+        assert_eq!((semaphore.free(), semaphore.others_wait(3)), (0, false));
         drop(permit);
         assert_eq!(semaphore.free(), 1);
     }
@@ -191,6 +199,7 @@ mod tests {
         let [running, gone, mut own, mut other] = waiters(&semaphore, [1, 1, 1, 2]);
         drop(gone);
         drop(running);
+        assert!(semaphore.others_wait(1) && !semaphore.others_wait(2));
         let permit = own.try_recv().unwrap();
         drop(permit);
         // The permit that nobody took comes back.

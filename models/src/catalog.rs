@@ -10,10 +10,6 @@ use crate::ModelError;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalog {
-    /// Name of the default base model.
-    pub default_policy: String,
-    /// Name of the default embedder.
-    pub default_embedder: String,
     /// All entries, in the order of the file.
     #[serde(rename = "model")]
     pub entries: Vec<CatalogEntry>,
@@ -183,10 +179,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bundled_catalog_has_its_defaults() {
+    fn the_bundled_catalog_describes_all_weights() {
         let catalog = Catalog::bundled();
-        assert_eq!(catalog.get(&catalog.default_policy).unwrap().kind, WeightsKind::Policy);
-        assert_eq!(catalog.get(&catalog.default_embedder).unwrap().kind, WeightsKind::Embedder);
         assert!(catalog.get("nothing").is_none());
         for name in ["bge-reranker-base", "ms-marco-minilm-l6-v2"] {
             assert_eq!(catalog.get(name).unwrap().kind, WeightsKind::Reranker);
@@ -207,7 +201,7 @@ mod tests {
     fn entries_cannot_write_outside_their_folder() {
         let entry = |path: &str, sha256: &str| {
             Catalog::parse(&format!(
-                "default_policy = 'a'\ndefault_embedder = 'b'\n[[model]]\nname = 'a'\nkind = 'policy'\nabout = ''\n\
+                "[[model]]\nname = 'a'\nkind = 'policy'\nabout = ''\n\
                  license = ''\n[[model.file]]\npath = '{path}'\nsize = 1\nsha256 = '{sha256}'\n[[model.source]]\n\
                  hub = 'x/y'\nrevision = 'main'\n"
             ))
@@ -219,7 +213,7 @@ mod tests {
         }
         let unlisted = |source: &str| {
             Catalog::parse(&format!(
-                "default_policy = 'a'\ndefault_embedder = 'b'\n[[model]]\nname = 'a'\nkind = 'reranker'\nabout = ''\n\
+                "[[model]]\nname = 'a'\nkind = 'reranker'\nabout = ''\n\
                  license = ''\n[[model.source]]\n{source}\n"
             ))
         };

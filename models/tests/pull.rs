@@ -44,8 +44,7 @@ impl Bench {
         fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
         let sha256: String = Sha256::digest(CONTENT).iter().map(|byte| format!("{byte:02x}")).collect();
         let catalog = format!(
-            "default_policy = 'little'\ndefault_embedder = 'little'\n\
-             [[model]]\nname = 'little'\nkind = 'policy'\nabout = ''\nlicense = ''\n\
+            "[[model]]\nname = 'little'\nkind = 'policy'\nabout = ''\nlicense = ''\n\
              [[model.file]]\npath = 'model.bin'\nsize = {}\nsha256 = '{sha256}'\n\
              [[model.source]]\npackage = 'weights==1.0'\nfolder = 'weights'\ndownload = 300\n\
              [[model.source]]\nhub = 'org/little'\nrevision = 'main'\n",
@@ -227,8 +226,7 @@ fn files_that_a_broken_hub_pull_finished_are_not_downloaded_again() {
         format!("[[model.file]]\npath = '{path}'\nsize = {}\nsha256 = '{}'\n", bytes.len(), hex(bytes))
     };
     let catalog = format!(
-        "default_policy = 'little'\ndefault_embedder = 'little'\n\
-         [[model]]\nname = 'little'\nkind = 'policy'\nabout = ''\nlicense = ''\n{}\
+        "[[model]]\nname = 'little'\nkind = 'policy'\nabout = ''\nlicense = ''\n{}\
          [[model.source]]\nhub = 'org/little'\nrevision = 'main'\n",
         files.iter().map(file).collect::<String>()
     );
@@ -385,8 +383,7 @@ fn a_hub_id_brings_one_commit_though_the_branch_moves_on() {
 fn a_name_without_hashes_is_pinned_on_first_use() {
     let hub = Hub::serve(&[("config.json", b"{}"), ("model.safetensors", CONTENT)]);
     let mut bench = Bench::new(CONTENT).with_hub(&hub);
-    let catalog = "default_policy = 'little'\ndefault_embedder = 'little'\n\
-         [[model]]\nname = 'little'\nkind = 'reranker'\nabout = ''\nlicense = ''\n\
+    let catalog = "[[model]]\nname = 'little'\nkind = 'reranker'\nabout = ''\nlicense = ''\n\
          [[model.source]]\nhub = 'org/little'\nrevision = 'main'\n";
     bench.options.catalog = Catalog::parse(catalog).unwrap();
     // Nothing can be verified before the first pull is complete, and what it has downloaded so far stays.

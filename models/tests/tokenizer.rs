@@ -396,8 +396,8 @@ fn tags_of_turns_control_the_model_whatever_type_a_gguf_gives_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let template = "{% for m in messages %}<start_of_turn>{{ m.content }}<end_of_turn>{% endfor %}";
-    // Kinds of tokens: 1 is ordinary, 4 user-defined.
-    for (model, kind) in [("llama", 1), ("llama", 4), ("gpt2", 1), ("gpt2", 4)] {
+    // Kinds of tokens: 1 is ordinary, 4 user-defined. Files name either end of Gemma 3, `<end_of_turn>` or `<eos>`.
+    for (model, kind, named) in [("llama", 1, 5), ("llama", 4, 1), ("gpt2", 1, 1), ("gpt2", 4, 5)] {
         let entries = [
             ("model", text(model)),
             ("pre", text("smollm")),
@@ -407,7 +407,7 @@ fn tags_of_turns_control_the_model_whatever_type_a_gguf_gives_them() {
             ("token_type", Value::Array([kind, kind, 1, 1, 1, kind].map(Value::I32).to_vec())),
             ("add_space_prefix", Value::Bool(false)),
             ("bos_token_id", Value::U32(2)),
-            ("eos_token_id", Value::U32(5)),
+            ("eos_token_id", Value::U32(named)),
         ];
         let mut metadata = entries.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).to_vec();
         metadata.push(("tokenizer.chat_template".to_owned(), text(template)));

@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Tensor};
 use proptest::prelude::*;
 use synthetic::{HIDDEN, VOCAB, metadata, tensors, values, write_gguf, write_hf};
 use waymark_models::ModelError;
-use waymark_models::architecture::{DecoderConfig, QkNorm};
+use waymark_models::architecture::{DecoderConfig, LayerRotary, QkNorm};
 use waymark_models::decoder::RopeScaling;
 use waymark_models::weights::{Gguf, Weights};
 
@@ -184,6 +184,27 @@ fn a_gguf_with_biases_that_nothing_adds_is_refused_by_name() {
         let error = config(name).unwrap_err();
         assert!(matches!(error, ModelError::Unsupported { .. }) && error.to_string().contains(name), "{error}");
     }
+    for name in ["blk.0.attn_qkv.weight", "blk.0.attn_qkv.bias"] {
+        let error = config(name).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("without --fuse-qkv"), "{error}");
+    }
+}
+
+#[test]
+fn one_part_of_a_gguf_is_refused_with_the_command_that_joins_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("little-00002-of-00003.gguf");
+    let write = |count: u16| {
+        write_gguf(&path, "llama", GgmlDType::F32, vec![("split.count".to_owned(), Value::U16(count))]);
+        Weights::open(&path)
+    };
+    let error = write(3).unwrap_err();
+    let command = format!("--merge {}", folder.path().join("little-00001-of-00003.gguf").display());
+    assert!(matches!(error, ModelError::Layout { .. }) && error.to_string().contains(&command), "{error}");
+    // Joined files say 0.
+    for count in [0, 1] {
+        write(count).unwrap();
+    }
 }
 
 /// Returns the configuration of a GGUF with `further` metadata, which replace those of the little decoder with the same
@@ -217,6 +238,35 @@ fn early_files_of_phi3_with_a_short_context_get_its_window() {
     for (layers, context) in [(32, 8192), (32, 131_072), (40, 16_384), (24, 4096)] {
         assert_eq!(window(layers, context, None), None, "{layers} layers, {context} tokens");
     }
+}
+
+#[test]
+fn layers_of_gemma3_are_local_where_the_file_says_so() {
+    let config = |further: &[(&str, Value)]| {
+        let layers = [("block_count", Value::U32(7))];
+        gguf_config("gemma3", &[&layers[..], further].concat())
+    };
+    let layers = |further: &[(&str, Value)]| {
+        let architecture = config(further).unwrap().architecture;
+        [0, 1, 5].map(|index| architecture.layer(index)).map(|layer| (layer.window, layer.rotary))
+    };
+    let window = |size: u32| ("attention.sliding_window", Value::U32(size));
+    let pattern = |value: Value| ("attention.sliding_window_pattern", value);
+    let flags = |flags: &[bool]| pattern(Value::Array(flags.iter().copied().map(Value::Bool).collect()));
+    let global = (None, LayerRotary::Global);
+    let local = (Some(4), LayerRotary::Local);
+    assert_eq!(layers(&[window(4)]), [local, local, global]);
+    // A window that covers the context keeps the rotation of its layers.
+    let covered = (None, LayerRotary::Local);
+    assert_eq!(layers(&[window(256)]), [covered, covered, global]);
+    // Without a window, as in Rnj-1, all layers are alike.
+    assert_eq!(layers(&[]), [global; 3]);
+    assert_eq!(layers(&[window(0)]), [global; 3]);
+    assert_eq!(layers(&[window(4), pattern(Value::U32(2))]), [local, global, global]);
+    assert_eq!(layers(&[window(4), pattern(Value::U32(1))]), [global; 3]);
+    assert_eq!(layers(&[window(4), flags(&[true, false, true, true, true, true, false])]), [local, global, local]);
+    let error = config(&[window(4), flags(&[true; 6])]).unwrap_err();
+    assert!(error.to_string().contains("each of 7 layers"), "{error}");
 }
 
 #[test]

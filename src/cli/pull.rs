@@ -91,7 +91,7 @@ mod tests {
         }
         let reranker = text.lines().find(|line| line.starts_with("bge-reranker-base")).unwrap();
         assert!(reranker.contains("reranker") && reranker.contains("BAAI/bge-reranker-base; pinned on first use"));
-        let default = text.lines().find(|line| line.starts_with(&catalog.default_embedder)).unwrap();
+        let default = text.lines().find(|line| line.starts_with("all-minilm-l6-v2")).unwrap();
         assert!(default.contains("sha256 known"), "{default}");
     }
 }

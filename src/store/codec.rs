@@ -1,6 +1,6 @@
 //! Bodies of records: JSON, compressed with gzip.
 
-use std::io::{self, BufWriter, Read};
+use std::io::{self, BufWriter, Read, Write};
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -8,18 +8,46 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Maximum size of a decompressed body, in bytes. A damaged database must not exhaust the memory.
+/// Maximum size of the JSON text of a body, in bytes. A damaged database must not exhaust the memory.
 const MAX_BODY: u64 = 256 << 20;
 
 /// Encodes a value.
 ///
 /// # Errors
-/// If the value has no JSON form.
+/// If the value has no JSON form, or one that is larger than any that is read.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T) -> io::Result<Vec<u8>> {
+    encode_within(value, MAX_BODY)
+}
+
+fn encode_within<T: Serialize + ?Sized>(value: &T, limit: u64) -> io::Result<Vec<u8>> {
     // Traces and responses are mostly text. The fastest level compresses text nearly as well as the others.
-    let mut writer = BufWriter::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    let encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let mut writer = BufWriter::new(BoundedWriter { inner: encoder, left: limit });
     serde_json::to_writer(&mut writer, value)?;
-    writer.into_inner()?.finish()
+    writer.into_inner()?.inner.finish()
+}
+
+/// Writer that fails when it is given more than a number of bytes.
+struct BoundedWriter<W> {
+    inner: W,
+    /// Number of bytes that it still takes.
+    left: u64,
+}
+
+impl<W: Write> Write for BoundedWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(too_large)?;
+        self.inner.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the body is larger than {MAX_BODY} bytes"))
 }
 
 /// Decodes a value.
@@ -38,7 +66,7 @@ fn decompress(body: &[u8]) -> io::Result<Vec<u8>> {
     let mut json = Vec::new();
     let read = GzDecoder::new(body).take(MAX_BODY + 1).read_to_end(&mut json)?;
     if read as u64 > MAX_BODY {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the body is larger than any that is written"));
+        return Err(too_large());
     }
     Ok(json)
 }
@@ -62,5 +90,13 @@ mod tests {
         assert!(decode::<String>(&body[..body.len() - 9]).is_err());
         assert!(decode::<String>(b"text").is_err());
         assert!(decode::<u32>(&body).is_err());
+    }
+
+    #[test]
+    fn a_body_that_could_not_be_read_is_not_written() {
+        let json = serde_json::to_string("text").unwrap();
+        let limit = json.len() as u64;
+        assert_eq!(decode::<String>(&encode_within("text", limit).unwrap()).unwrap(), "text");
+        assert!(encode_within("text", limit - 1).is_err());
     }
 }

@@ -47,12 +47,14 @@ impl Stop {
     }
 }
 
-/// Mock embedder whose counter panics over `PANIC` and stops at `STOP` and at `HALT`. Embedding stops at `HOLD`.
+/// Mock embedder whose counter panics over `PANIC` and stops at `STOP` and at `HALT`. Embedding stops at `HOLD` and at
+/// `REST`.
 #[derive(Debug, Default)]
 pub struct Delicate {
     pub stop: Stop,
     pub halt: Stop,
     pub hold: Stop,
+    pub rest: Stop,
 }
 
 impl Embed for Delicate {
@@ -65,8 +67,10 @@ impl Embed for Delicate {
     }
 
     fn embed(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, EmbedError> {
-        if texts.iter().any(|text| text.contains("HOLD")) {
-            self.hold.wait();
+        for (word, stop) in [("HOLD", &self.hold), ("REST", &self.rest)] {
+            if texts.iter().any(|text| text.contains(word)) {
+                stop.wait();
+            }
         }
         Embedding::Mock.embed(texts)
     }
@@ -395,7 +399,7 @@ async fn a_key_leaves_room_for_the_texts_of_others() {
     assert_eq!(other.indexed(&store).await["file_counts"]["completed"], 1);
     // A file that takes no more room than before is indexed again.
     let path = format!("/v1/vector_stores/{half}/files/{}", files[0]);
-    assert_eq!(greedy.post(&path, json!({"attributes": {"kind": "new"}})).await.0, 200);
+    assert_eq!(greedy.post(&path, json!({"attributes": {}})).await.0, 200);
     assert_eq!(greedy.indexed(&half).await["file_counts"]["completed"], 2);
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde_json::json;
+use serde_json::{Value, json};
+use waymark::api::drain::DrainPhase;
 use waymark::config::FileLimits;
 use waymark::keys::{ApiKeys, Scope, Secret};
 
@@ -15,6 +16,19 @@ use crate::vector_store_ingestion::{DelicateIndexes, LIMITS, last_error, server_
 
 /// Sections that the embedder of the tests stops at, one after the other.
 const TWO_STOPS: &str = "# One\n\nSTOP at the Ubangi.\n\n# Two\n\nHALT at Lake Kivu.\n";
+
+/// Limits for files of several slices.
+const LONG: FileLimits = FileLimits { file: 1 << 20, storage: 8 << 20 };
+
+/// Number of chunks of the first slice of [`two_slices`].
+const SLICE: usize = 1024;
+
+/// Records without IDs that make two slices. The embedder of the tests stops in both.
+fn two_slices() -> String {
+    let middle = (1..SLICE).map(|number| format!("Mile {number}."));
+    let texts = std::iter::once("HOLD at the Inn.".to_owned()).chain(middle).chain(["REST at Lake Kivu.".to_owned()]);
+    texts.map(|text| format!("{}\n", json!({"text": text}))).collect()
+}
 
 /// Zstandard frame of `blocks` blocks, each of which decompresses to 128 KiB of line feeds.
 fn line_feeds(blocks: usize) -> Vec<u8> {
@@ -136,6 +150,84 @@ async fn keys_take_turns_to_index_their_files() {
     for store in stores {
         assert_eq!(many.indexed(&store).await["file_counts"]["completed"], 1);
     }
+}
+
+#[tokio::test]
+async fn a_long_file_lets_the_files_of_others_pass_between_its_slices() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let secrets = [Secret::generate(), Secret::generate()];
+    let entry = |name: &str, secret: &Secret| key_entry(name, secret, &Scope::ALL);
+    let keys = ApiKeys::open(None, vec![entry("a", &secrets[0]), entry("b", &secrets[1])]).unwrap();
+    let server = server_with_keys(folder.path(), &indexes, LONG, keys).await;
+    let long = Client { server: &server, key: Some(secrets[0].reveal()) };
+    let short = Client { server: &server, key: Some(secrets[1].reveal()) };
+    let file = long.upload("a.jsonl", &two_slices()).await;
+    let store = long.store(json!({"file_ids": [file]})).await;
+    eventually("the first slice is indexed", || indexes.embedder.hold.is_reached()).await;
+    let note = short.upload("b.txt", "Lake Kivu again.").await;
+    let own = short.store(json!({"file_ids": [note]})).await;
+    indexes.embedder.hold.release();
+    assert_eq!(short.indexed(&own).await["file_counts"]["completed"], 1);
+    let (_, begun) = long.get(&format!("/v1/vector_stores/{store}/files/{file}")).await;
+    assert_eq!(begun["status"], "in_progress", "{begun}");
+    indexes.embedder.rest.release();
+    assert_eq!(long.indexed(&store).await["file_counts"]["completed"], 1);
+    let (_, summary) = long.get(&format!("/v1/index?index={store}")).await;
+    assert_eq!(summary["passages"], SLICE + 1, "{summary}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_removed_is_indexed_no_further() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LONG).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("a.jsonl", &two_slices()).await;
+    let store = client.store(json!({"file_ids": [file]})).await;
+    eventually("the first slice is indexed", || indexes.embedder.hold.is_reached()).await;
+    let path = format!("/v1/vector_stores/{store}/files/{file}");
+    let removal = tokio::spawn(server.client.delete(server.url(&path)).send());
+    let record = folder.path().join(format!("stores/{store}/files/{file}.json"));
+    let is_marked = || std::fs::read_to_string(&record).is_ok_and(|text| text.contains("\"removing\":true"));
+    eventually("its removal waits", is_marked).await;
+    indexes.embedder.hold.release();
+    let removed = tokio::time::timeout(PATIENCE, removal).await.expect("the removal waits for the slice");
+    assert_eq!((removed.unwrap().unwrap().status().as_u16(), indexes.embedder.rest.is_reached()), (200, false));
+    assert_eq!(client.get(&path).await.0, 404);
+}
+
+#[tokio::test]
+async fn a_drain_leaves_the_rest_of_a_long_file_to_the_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let indexes = Arc::<DelicateIndexes>::default();
+    let server = server_over(folder.path(), &indexes, LONG).await;
+    let client = Client { server: &server, key: None };
+    let file = client.upload("a.jsonl", &two_slices()).await;
+    let store = client.store(json!({"file_ids": [file]})).await;
+    eventually("the first slice is indexed", || indexes.embedder.hold.is_reached()).await;
+    server.state.drain.advance(DrainPhase::Draining);
+    indexes.embedder.hold.release();
+    eventually("nothing runs", || server.state.drain.running() == 0).await;
+    assert!(!indexes.embedder.rest.is_reached());
+    let path = folder.path().join(format!("stores/{store}/files/{file}.json"));
+    let record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let progress = json!([record["status"], record["indexed"], record["attempts"]]);
+    assert_eq!(progress, json!(["in_progress", SLICE, 0]), "{record}");
+}
+
+#[tokio::test]
+async fn metadata_take_the_room_of_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = FileLimits { file: 64 << 10, storage: 64 << 10 };
+    let server = server_over(folder.path(), &Arc::default(), limits).await;
+    let client = Client { server: &server, key: None };
+    let record = json!({"text": "The Ubangi.", "note": "x".repeat(100 << 10)}).to_string();
+    let file = client.upload_bytes("a.jsonl.gz", &gzip(&record)).await;
+    let store = client.store(json!({"file_ids": [file]})).await;
+    client.indexed(&store).await;
+    let error = last_error(&client, &store, &file).await;
+    assert_eq!(error["message"], "the server has no room for the texts of the file");
 }
 
 #[tokio::test]

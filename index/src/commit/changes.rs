@@ -91,15 +91,7 @@ impl Changes {
         let refused = |id: &str, message| Err(IndexError::BadChange { id: id.to_owned(), message });
         let mut seen = HashSet::with_capacity(self.upsert.len());
         for document in &self.upsert {
-            if document.id.is_empty() {
-                return refused("", "the id is empty");
-            }
-            if document.text.trim().is_empty() {
-                return refused(&document.id, "the text is empty");
-            }
-            if let Some(message) = oversized(document) {
-                return refused(&document.id, message);
-            }
+            document.check()?;
             if !seen.insert(document.id.as_str()) {
                 return refused(&document.id, "the id occurs twice");
             }
@@ -108,6 +100,23 @@ impl Changes {
             Some(id) => refused(id, "the document is both added and removed"),
             None => Ok(()),
         }
+    }
+}
+
+impl Document {
+    /// Refuses a document that is invalid or too large for a commit.
+    ///
+    /// # Errors
+    /// [`IndexError::BadChange`] with the reason.
+    pub fn check(&self) -> Result<(), IndexError> {
+        let refused = |message| Err(IndexError::BadChange { id: self.id.clone(), message });
+        if self.id.is_empty() {
+            return refused("the id is empty");
+        }
+        if self.text.trim().is_empty() {
+            return refused("the text is empty");
+        }
+        oversized(self).map_or(Ok(()), refused)
     }
 }
 
@@ -161,6 +170,7 @@ mod tests {
             (Document { metadata: note(MOST_METADATA - 11), ..small() }, None),
             (Document { metadata: note(MOST_METADATA), ..small() }, Some("metadata")),
         ] {
+            assert_eq!(document.check().is_err(), expected.is_some());
             let refused = Changes::upsert([document]).check().err().map(|error| error.to_string());
             assert_eq!(refused.is_some(), expected.is_some(), "{refused:?}");
             assert!(expected.is_none_or(|words| refused.is_some_and(|refused| refused.contains(words))));

@@ -122,7 +122,7 @@ impl Chunker {
             let unit = if self.tokens.is_some() { "tokens" } else { "characters" };
             let message = format!(
                 "{name:?} has more than {size} {unit} and brings triples, which cannot be assigned to chunks: split the \
-                 text and its triples beforehand, or leave out --chunk"
+                 text and its triples beforehand, or set no chunk size (--chunk)"
             );
             return Err(IndexError::BadCorpus { location, message });
         }

@@ -10,6 +10,8 @@ pub struct FieldMap {
     title: Option<String>,
     text: Option<String>,
     metadata: Option<String>,
+    /// If `true`, records without an ID get one from their content in every format.
+    derived_ids: bool,
 }
 
 impl FieldMap {
@@ -45,9 +47,15 @@ impl FieldMap {
         Ok(map)
     }
 
-    /// Returns `true` if records have no ID, so that it is derived from their content.
-    pub(super) fn has_no_id(&self) -> bool {
-        self.id.as_deref() == Some("")
+    /// Derives IDs that are missing from the content, in JSON lines as in the other formats.
+    #[must_use]
+    pub fn with_derived_ids(self) -> FieldMap {
+        FieldMap { derived_ids: true, ..self }
+    }
+
+    /// Returns `true` if IDs that are missing are derived from the content in every format.
+    pub(super) fn derives_ids(&self) -> bool {
+        self.derived_ids || self.id.as_deref() == Some("")
     }
 
     /// Names of the fields that may hold the text, in order of preference.
@@ -119,7 +127,7 @@ mod tests {
         // pandas's `to_csv` writes such a column for its index.
         let mut fields = Map::from_iter([(String::new(), Value::from(7)), ("text".to_owned(), "a".into())]);
         let map = FieldMap::parse(["id=", "title="]).unwrap_or_default();
-        assert!(map.has_no_id());
+        assert!(map.derives_ids() && !FieldMap::default().derives_ids());
         assert_eq!((map.take_id(&mut fields), map.take_title(&mut fields)), (None, None));
         assert_eq!(map.take_text(&mut fields), Some(("text".to_owned(), "a".into())));
     }
@@ -127,7 +135,7 @@ mod tests {
     #[test]
     fn assignments_are_understood_or_refused() {
         let map = FieldMap::parse(["text=body", "id="]);
-        assert!(map.is_ok_and(|map| map.has_no_id() && map.text_names() == ["body"]));
+        assert!(map.is_ok_and(|map| map.derives_ids() && map.text_names() == ["body"]));
         for (assignment, expected) in [
             ("body", "expected, for example"),
             ("body=text", "expected id, title, text or metadata"),

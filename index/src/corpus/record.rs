@@ -14,7 +14,7 @@ use crate::triple::Triple;
 /// Source of a record's ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IdSource {
-    /// The record must bring an ID, as in JSONL.
+    /// The record must bring an ID, as in JSONL, unless [`FieldMap::derives_ids`] says otherwise.
     Required,
     /// A missing ID is derived from the content, as in HippoRAG's lists.
     FromContent,
@@ -65,7 +65,7 @@ impl RecordParser {
         let metadata = metadata(names.take_metadata(&mut fields), fields)?;
         let (id, from_content) = match id {
             Some(id) => (id, false),
-            None if self.ids == IdSource::FromContent || names.has_no_id() => (content_id(&title, &text), true),
+            None if self.ids == IdSource::FromContent || names.derives_ids() => (content_id(&title, &text), true),
             None => {
                 return Err(
                     "field `id` is missing: name its field with --field id=NAME, or derive IDs from the content with \

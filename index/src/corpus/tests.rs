@@ -313,6 +313,17 @@ fn fields_are_taken_by_the_given_names() {
 }
 
 #[test]
+fn missing_ids_are_derived_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.jsonl");
+    fs::write(&path, "{\"text\":\"x\"}\n{\"id\":\"a\",\"text\":\"y\"}\n").unwrap();
+    let options = CorpusOptions { fields: FieldMap::default().with_derived_ids(), ..CorpusOptions::default() };
+    let documents: Vec<Document> = Corpus::open(&path, &options).unwrap().collect::<Result<_, _>>().unwrap();
+    assert!(documents[0].id.starts_with("chunk-"), "{}", documents[0].id);
+    assert_eq!((documents[1].id.as_str(), &documents[1].metadata), ("a", &None));
+}
+
+#[test]
 fn tables_are_read_by_their_header() {
     let csv = "id,title,text,year,metadata\n1,T,\"a, \"\"b\"\"\nc\",1901,\"{\"\"x\"\": 2}\"\n2,,d,,\n";
     let documents = read("c.csv", csv).unwrap();

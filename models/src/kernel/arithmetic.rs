@@ -14,7 +14,8 @@ use crate::weights::Weights;
 /// Arithmetic of matrix multiplications with frozen weights: those of a serving decoder's layers, and those underneath
 /// a trained adapter, forward and backward. Everything else uses `f32`: embedding and vocabulary projection (except
 /// with [`Int16`](Self::Int16)), adapters, trained weights and their gradients, norms, attention and loss. In training,
-/// [`Bf16`](Self::Bf16) also rounds in the backward passes of attention and of a frozen vocabulary projection.
+/// [`Bf16`](Self::Bf16) also rounds in the backward pass of a frozen vocabulary projection and, on CPUs that multiply
+/// bf16 values by themselves, in that of attention.
 ///
 /// The arithmetic is independent of the format in which a trained adapter is saved, which is a
 /// [`Precision`](crate::gradient::Precision).

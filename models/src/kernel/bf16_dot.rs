@@ -3,8 +3,10 @@
 //! kernels for plain floats, where the even index comes first.
 
 use bytemuck::Pod;
-use half::bf16;
 
+use super::elementwise::versions;
+#[cfg(target_arch = "x86_64")]
+use super::isa::Isa;
 use super::layout::PANEL;
 use super::panel::panel_product;
 
@@ -21,22 +23,29 @@ pub(crate) enum DotMethod {
     PlainFloats,
 }
 
-/// Proof that the CPU has AVX-512 F, AVX-512 BW and AVX512-BF16; only [`DotMethod::best`] creates one.
+/// Proof that the CPU has AVX-512 F, AVX-512 BW and AVX512-BF16; only [`Bf16Support::detect`] creates one.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
 pub(crate) struct Bf16Support(());
 
-impl DotMethod {
-    /// The faster method that this CPU supports. Cheap: the standard library caches the feature detection.
-    pub(crate) fn best() -> Self {
+impl Bf16Support {
+    /// Looks for the instructions. Cheap: the standard library caches the feature detection.
+    pub(crate) fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx512f") && has!("avx512bw") && has!("avx512bf16") {
-                return Self::Bf16Pairs(Bf16Support(()));
+                return Some(Self(()));
             }
         }
-        Self::PlainFloats
+        None
+    }
+}
+
+impl DotMethod {
+    /// The faster method that this CPU supports.
+    pub(crate) fn best() -> Self {
+        Bf16Support::detect().map_or(Self::PlainFloats, Self::Bf16Pairs)
     }
 
     /// Rounds neighboring values to pairs. An odd last value is paired with zero.
@@ -49,11 +58,7 @@ impl DotMethod {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Bf16Support` proves that the CPU has the instructions; there are as many places as pairs.
             Self::Bf16Pairs(_) => unsafe { x86::round(values, to) },
-            _ => {
-                for (values, to) in values.chunks(2).zip(to) {
-                    *to = pair(values[0], values.get(1).copied().unwrap_or(0.0));
-                }
-            }
+            _ => pair_neighbors(values, to),
         }
     }
 
@@ -67,11 +72,7 @@ impl DotMethod {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Bf16Support` proves that the CPU has the instructions; the lengths are equal.
             Self::Bf16Pairs(_) => unsafe { x86::interleave(even, odd, to) },
-            _ => {
-                for ((&even, &odd), to) in even.iter().zip(odd).zip(to) {
-                    *to = pair(even, odd);
-                }
-            }
+            _ => pair_rows(even, odd, to),
         }
     }
 
@@ -87,7 +88,7 @@ impl DotMethod {
 
 /// Returns `true` if this CPU multiplies bf16 numbers by itself (AVX512-BF16).
 pub fn computes_bf16() -> bool {
-    matches!(DotMethod::best(), DotMethod::Bf16Pairs(_))
+    Bf16Support::detect().is_some()
 }
 
 /// A method with its working memory.
@@ -107,15 +108,60 @@ pub(super) trait Dot {
     fn multiply(&mut self, x: &[Self::Pair], stride: usize, panel: &[u32], sums: &mut [f32]);
 }
 
+versions! {
+    /// Rounds neighboring values to pairs, without the CPU's instruction for it.
+    fn pair_neighbors(values: &[f32], to: &mut [u32]) = pair_neighbors_body;
+
+    /// Rounds two rows to pairs of the values at the same index, without the CPU's instruction for it.
+    fn pair_rows(even: &[f32], odd: &[f32], to: &mut [u32]) = pair_rows_body;
+
+    /// Rounds each value to the nearest bf16 value.
+    fn round_row(row: &[f32], to: &mut [f32]) = round_row_body;
+}
+
+#[inline(always)]
+fn pair_neighbors_body<const FUSED: bool>(values: &[f32], to: &mut [u32]) {
+    let (pairs, last) = values.as_chunks::<2>();
+    for (&[even, odd], to) in pairs.iter().zip(&mut *to) {
+        *to = pair(even, odd);
+    }
+    if let (&[even], Some(to)) = (last, to.last_mut()) {
+        *to = pair(even, 0.0);
+    }
+}
+
+#[inline(always)]
+fn pair_rows_body<const FUSED: bool>(even: &[f32], odd: &[f32], to: &mut [u32]) {
+    for ((&even, &odd), to) in even.iter().zip(odd).zip(to) {
+        *to = pair(even, odd);
+    }
+}
+
+#[inline(always)]
+fn round_row_body<const FUSED: bool>(row: &[f32], to: &mut [f32]) {
+    for (&value, to) in row.iter().zip(to) {
+        *to = f32::from_bits(nearest(value));
+    }
+}
+
+/// Bits of the nearest bf16 value as an `f32`: to the even one between two, and quiet if it is no number.
+#[inline(always)]
+fn nearest(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let quiet = bits | 0x0040_0000;
+    (if value.is_nan() { quiet } else { rounded }) & 0xffff_0000
+}
+
 /// Two values rounded to the nearest bf16 value, the even one in the lower half.
+#[inline(always)]
 pub(super) fn pair(even: f32, odd: f32) -> u32 {
-    let [even, odd] = [even, odd].map(|value| u32::from(bf16::from_f32(value).to_bits()));
-    even | odd << 16
+    nearest(even) >> 16 | nearest(odd)
 }
 
 /// Even and odd value of a pair.
 #[inline(always)]
-pub(super) fn parts(pair: u32) -> [f32; 2] {
+fn parts(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
 }
 
@@ -136,10 +182,9 @@ impl Dot for PlainFloats {
     type Pair = [f32; 2];
 
     fn round(&mut self, row: &[f32], to: &mut [[f32; 2]]) {
-        let near = |value: f32| bf16::from_f32(value).to_f32();
-        for (values, to) in row.chunks(2).zip(to) {
-            *to = [near(values[0]), values.get(1).copied().map_or(0.0, near)];
-        }
+        let (values, padding) = to.as_flattened_mut().split_at_mut(row.len());
+        round_row(row, values);
+        padding.fill(0.0);
     }
 
     fn multiply(&mut self, x: &[[f32; 2]], stride: usize, panel: &[u32], sums: &mut [f32]) {
@@ -322,5 +367,30 @@ mod x86 {
                 _mm512_storeu_ps(to.add(row * PANEL + LANES), sum[1]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    #[test]
+    fn plain_rounding_is_that_of_half() {
+        let edges = [0x0000_8000, 0x0001_8000, 0x3f80_7fff, 0x3f80_8000, 0x3f80_8001, 0x7f7f_ffff, 0x7f80_0000];
+        let noise = (0..20_000u32).map(|at| at.wrapping_mul(0x9e37_79b9));
+        let numbers = edges.into_iter().flat_map(|bits| [bits, bits | 1 << 31]).chain(noise);
+        let mut values: Vec<f32> = numbers.map(f32::from_bits).filter(|value| !value.is_nan()).collect();
+        values.push(1.0);
+        let expected: Vec<f32> = values.iter().map(|&value| bf16::from_f32(value).to_f32()).collect();
+        let mut rounded = vec![0.0; values.len()];
+        round_row(&values, &mut rounded);
+        assert_eq!(rounded, expected);
+        let mut pairs = vec![0; values.len().div_ceil(2)];
+        DotMethod::PlainFloats.pair_neighbors(&values, &mut pairs);
+        let found: Vec<f32> = pairs.iter().flat_map(|&pair| parts(pair)).collect();
+        assert_eq!(found[..values.len()], expected);
+        assert!(f32::from_bits(nearest(f32::NAN)).is_nan() && f32::from_bits(nearest(f32::from_bits(0xffff_ffff))).is_nan());
     }
 }

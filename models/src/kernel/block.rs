@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use super::bf16_dot::{DotMethod, parts};
+use super::bf16_dot::Bf16Support;
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
 
@@ -79,7 +79,7 @@ pub(crate) fn multiply(
 /// # Panics
 /// If a slice is too short, or `columns` is not a multiple of 16.
 pub(crate) fn multiply_pairs(
-    (way, isa): (DotMethod, Isa),
+    _: Bf16Support,
     extent: Extent,
     left: Left<'_, u32>,
     right: Right<'_, u32>,
@@ -87,19 +87,15 @@ pub(crate) fn multiply_pairs(
     sum: Sum,
 ) {
     let Some(task) = BlockTask::new(extent, left, right, (to, stride), sum) else { return };
-    // SAFETY: `way` and `isa` name instructions that the CPU has; the operands cover the elements of the formula.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: `Bf16Support` proves that the CPU has the instructions; the operands cover the elements of the formula.
     unsafe {
-        match (way, isa) {
-            #[cfg(target_arch = "x86_64")]
-            (DotMethod::Bf16Pairs(_), _) => x86::bf16_pairs(task),
-            #[cfg(target_arch = "x86_64")]
-            (_, Isa::Avx512) => x86::split_avx512(task),
-            #[cfg(target_arch = "x86_64")]
-            (_, Isa::Avx2) => x86::split_avx2(task),
-            #[cfg(target_arch = "aarch64")]
-            (_, Isa::Neon) => task.run::<SplitPairs<super::neon::Floats>>(),
-            (_, Isa::Portable) => task.run::<SplitPairs<[f32; LANES]>>(),
-        }
+        x86::bf16_pairs(task);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = task;
+        unreachable!("only x86-64 has the instructions");
     }
 }
 
@@ -143,37 +139,6 @@ impl<L: Lanes> Elements for Floats<L> {
     unsafe fn multiply_add(a: L, b: L, sums: L) -> L {
         // SAFETY: as above.
         unsafe { a.fma(b, sums) }
-    }
-}
-
-/// Pairs of bf16 values, multiplied as plain floats: first the even ones, then the odd ones.
-struct SplitPairs<L>(PhantomData<L>);
-
-impl<L: Lanes> Elements for SplitPairs<L> {
-    type Element = u32;
-    type Vector = [L; 2];
-    type Sums = L;
-    const WIDE: bool = false;
-
-    #[inline(always)]
-    unsafe fn splat(pair: u32) -> [L; 2] {
-        let [even, odd] = parts(pair);
-        // SAFETY: in all methods of this implementation, guaranteed by the caller.
-        unsafe { [L::splat(even), L::splat(odd)] }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const u32) -> [L; 2] {
-        // SAFETY: as above; the arrays have sixteen values.
-        unsafe {
-            let pairs = from.cast::<[u32; LANES]>().read_unaligned();
-            let sides = [0, 1].map(|side| pairs.map(|pair| parts(pair)[side]));
-            [L::load(sides[0].as_ptr()), L::load(sides[1].as_ptr())]
-        }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add(a: [L; 2], b: [L; 2], sums: L) -> L {
-        // SAFETY: as above.
-        unsafe { a[1].fma(b[1], a[0].fma(b[0], sums)) }
     }
 }
 
@@ -295,7 +260,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::mem::transmute;
 
-    use super::{BlockTask, Elements, Floats, SplitPairs};
+    use super::{BlockTask, Elements, Floats};
 
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512(task: BlockTask<'_, f32>) {
@@ -313,18 +278,6 @@ mod x86 {
     pub(super) unsafe fn bf16_pairs(task: BlockTask<'_, u32>) {
         // SAFETY: guaranteed by the caller.
         unsafe { task.run::<Bf16Vectors>() }
-    }
-
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn split_avx512(task: BlockTask<'_, u32>) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { task.run::<SplitPairs<__m512>>() }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn split_avx2(task: BlockTask<'_, u32>) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { task.run::<SplitPairs<[__m256; 2]>>() }
     }
 
     /// Pairs of bf16 values, multiplied by the CPU's instruction; needs `avx512f` and `avx512bf16`.
@@ -360,34 +313,31 @@ mod tests {
 
     #[test]
     fn pairs_agree_with_plain_sums() {
-        let cases =
-            DotMethod::available().into_iter().flat_map(|way| Isa::available().into_iter().map(move |isa| (way, isa)));
-        for way in cases {
-            for (rows, inner, columns) in [(1, 1, 16), (7, 3, 32), (13, 5, 48), (26, 32, 64), (5, 9, 112), (3, 0, 16)] {
-                // Small integers are exact in bf16, and their sums are exact in any order.
-                let value = |at: usize| (at * 37 % 17) as f32 - 8.0;
-                let pairs = |len: usize| -> Vec<u32> {
-                    (0..len).map(|at| value(2 * at).to_bits() >> 16 | value(2 * at + 1).to_bits()).collect()
-                };
-                for (row, step) in [(inner + 3, 1), (1, rows + 2)] {
-                    let left = pairs(rows * row + inner * step);
-                    let right = pairs(inner * (columns + 5));
-                    for sum in [Sum::Set, Sum::Add] {
-                        let mut to = vec![2.0; rows * (columns + 1)];
-                        let left = Left { from: &left, row, step };
-                        let right = Right { from: &right, stride: columns + 5 };
-                        multiply_pairs(way, Extent { rows, inner, columns }, left, right, (&mut to, columns + 1), sum);
-                        for (at, &found) in to.iter().enumerate() {
-                            let r = at / (columns + 1);
-                            let c = at % (columns + 1);
-                            let product = |k: usize| -> f32 {
-                                let [a, b] = [r * row + k * step, k * (columns + 5) + c];
-                                value(2 * a) * value(2 * b) + value(2 * a + 1) * value(2 * b + 1)
-                            };
-                            let start = if sum == Sum::Add || c == columns { 2.0 } else { 0.0 };
-                            let sum: f32 = if c == columns { 0.0 } else { (0..inner).map(product).sum() };
-                            assert_eq!(found, start + sum, "{way:?} {rows} {inner} {columns}");
-                        }
+        let Some(support) = Bf16Support::detect() else { return };
+        for (rows, inner, columns) in [(1, 1, 16), (7, 3, 32), (13, 5, 48), (26, 32, 64), (5, 9, 112), (3, 0, 16)] {
+            // Small integers are exact in bf16, and their sums are exact in any order.
+            let value = |at: usize| (at * 37 % 17) as f32 - 8.0;
+            let pairs = |len: usize| -> Vec<u32> {
+                (0..len).map(|at| value(2 * at).to_bits() >> 16 | value(2 * at + 1).to_bits()).collect()
+            };
+            for (row, step) in [(inner + 3, 1), (1, rows + 2)] {
+                let left = pairs(rows * row + inner * step);
+                let right = pairs(inner * (columns + 5));
+                for sum in [Sum::Set, Sum::Add] {
+                    let mut to = vec![2.0; rows * (columns + 1)];
+                    let left = Left { from: &left, row, step };
+                    let right = Right { from: &right, stride: columns + 5 };
+                    multiply_pairs(support, Extent { rows, inner, columns }, left, right, (&mut to, columns + 1), sum);
+                    for (at, &found) in to.iter().enumerate() {
+                        let r = at / (columns + 1);
+                        let c = at % (columns + 1);
+                        let product = |k: usize| -> f32 {
+                            let [a, b] = [r * row + k * step, k * (columns + 5) + c];
+                            value(2 * a) * value(2 * b) + value(2 * a + 1) * value(2 * b + 1)
+                        };
+                        let start = if sum == Sum::Add || c == columns { 2.0 } else { 0.0 };
+                        let sum: f32 = if c == columns { 0.0 } else { (0..inner).map(product).sum() };
+                        assert_eq!(found, start + sum, "{rows} {inner} {columns}");
                     }
                 }
             }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use super::gguf_parts;
+
 /// Layout that must be converted before it is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignLayout {
@@ -113,8 +115,8 @@ fn meta(dir: &Path) -> ForeignLayout {
 fn several_gguf(dir: &Path, names: &BTreeSet<String>) -> Option<ForeignLayout> {
     let files: Vec<&str> = names.iter().map(String::as_str).filter(|name| name.ends_with(".gguf")).collect();
     let first = files.first().filter(|_| files.len() > 1)?;
-    if files.iter().all(|name| name.contains("-of-")) {
-        let remedy = format!("join them with `llama-gguf-split --merge {} merged.gguf`", dir.join(first).display());
+    if files.iter().all(|name| gguf_parts::first_part(name).is_some()) {
+        let remedy = gguf_parts::remedy(&dir.join(first).to_string_lossy());
         return Some(ForeignLayout::model("a GGUF in several parts", remedy));
     }
     let remedy = format!("name one of them: `--model {}` (there are {})", dir.join(first).display(), files.join(", "));

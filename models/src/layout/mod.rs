@@ -1,10 +1,12 @@
 //! Layouts of model files: which of them are served, and how the others are converted.
 //!
 //! `foreign`: layouts that are refused with the command that converts them · `quantized`: quantized Hugging Face
-//! checkpoints · `generation_defaults`: sampling parameters that a checkpoint recommends
+//! checkpoints · `gguf_parts`: GGUF files in several parts · `generation_defaults`: sampling parameters that a checkpoint
+//! recommends
 
 mod foreign;
 mod generation_defaults;
+pub(crate) mod gguf_parts;
 mod quantized;
 
 use std::collections::BTreeSet;

@@ -13,6 +13,7 @@ use super::download::Downloader;
 use super::store::{Store, digest};
 use super::{Progress, PullError, PullOptions};
 use crate::catalog::{self, is_plain};
+use crate::layout::gguf_parts::{self, first_part};
 use crate::weights::ShardIndex;
 
 /// Timeout for connecting to the hub: a machine without access should try the next source soon.
@@ -37,10 +38,24 @@ impl RepoId {
         (sound && repo.chars().all(allowed)).then(|| Self { repo: repo.to_owned(), file: file.map(str::to_owned) })
     }
 
+    /// Refuses one of several parts of a file.
+    fn check(&self) -> Result<(), PullError> {
+        let Some((file, first)) = self.file.as_deref().and_then(|file| Some((file, first_part(file)?))) else {
+            return Ok(());
+        };
+        let reason = format!("{file} is one part of a gguf file: {}", in_parts(&first));
+        Err(PullError::Hub { id: self.repo.clone(), reason })
+    }
+
     fn folder(&self) -> String {
         let repo = self.repo.replace('/', "--");
         self.file.as_ref().map_or(repo.clone(), |file| format!("{repo}--{}", file.replace('/', "--")))
     }
+}
+
+/// Remedy for a file in parts.
+fn in_parts(first: &str) -> String {
+    format!("download all parts with another program and {}", gguf_parts::remedy(first))
 }
 
 /// Fetches a repository that is not in the catalog.
@@ -50,6 +65,7 @@ pub(super) fn pull(
     options: &PullOptions,
     progress: &dyn Progress,
 ) -> Result<PathBuf, PullError> {
+    id.check()?;
     let store = Store::new(&cache.join("hub"), &id.folder());
     fetch_unknown(id, "main", &store, options, progress)?;
     Ok(id.file.as_ref().map_or_else(|| place(&store), |file| store.path(file)))
@@ -199,13 +215,16 @@ fn select_files(all: &[String]) -> Result<Vec<String>, String> {
     } else if has(ShardIndex::FILE) {
         files.push(ShardIndex::FILE.to_owned());
     } else if !has("adapter_model.safetensors") {
-        let gguf: Vec<String> = all.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
-        return match gguf.as_slice() {
-            [] => Err("the repository has no safetensors and no gguf file".to_owned()),
-            [file] => Ok(vec![file.clone()]),
+        let gguf = all.iter().filter(|file| file.ends_with(".gguf"));
+        let whole: Vec<String> = gguf.filter(|file| first_part(file).is_none()).cloned().collect();
+        let first = all.iter().find_map(|file| first_part(file));
+        return match (whole.as_slice(), first) {
+            ([], None) => Err("the repository has no safetensors and no gguf file".to_owned()),
+            ([], Some(first)) => Err(format!("the repository has gguf files in parts alone: {}", in_parts(&first))),
+            ([file], _) => Ok(vec![file.clone()]),
             _ => Err(format!(
                 "the repository has several gguf files: choose one as org/name:file from {}",
-                gguf.join(", ")
+                whole.join(", ")
             )),
         };
     }
@@ -406,5 +425,22 @@ mod tests {
         assert_eq!(select_files(&list(&["a.gguf", "README.md"])).unwrap(), ["a.gguf"]);
         assert!(select_files(&list(&["a.gguf", "b.gguf"])).unwrap_err().contains("a.gguf, b.gguf"));
         assert!(select_files(&list(&["README.md"])).is_err());
+    }
+
+    #[test]
+    fn parts_of_a_file_are_no_choice() {
+        let parts = ["BF16/a-00001-of-00002.gguf", "BF16/a-00002-of-00002.gguf"];
+        let all = [&parts[..], &["a-Q4_0.gguf", "a-Q8_0.gguf"]].concat();
+        let refused = select_files(&list(&all)).unwrap_err();
+        assert!(refused.ends_with("from a-Q4_0.gguf, a-Q8_0.gguf"), "{refused}");
+        let command = "llama-gguf-split --merge BF16/a-00001-of-00002.gguf";
+        let refused = select_files(&list(&parts)).unwrap_err();
+        assert!(refused.contains(command), "{refused}");
+        for part in parts {
+            let refused = RepoId::parse(&format!("org/name:{part}")).unwrap().check().unwrap_err().to_string();
+            assert!(refused.contains(part) && refused.contains(command), "{refused}");
+        }
+        RepoId::parse("org/name:a-Q4_0.gguf").unwrap().check().unwrap();
+        RepoId::parse("org/name").unwrap().check().unwrap();
     }
 }

@@ -8,8 +8,8 @@ use crate::weights::Gguf;
 
 /// End-of-turn tokens of all known model families. A checkpoint names one or two of them, but its model may emit
 /// any.
-pub(crate) const END_TOKENS: [&str; 7] =
-    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>"];
+pub(crate) const END_TOKENS: [&str; 8] =
+    ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>"];
 
 /// Tokens around the role that a turn begins with.
 const OPENING_TOKENS: [&str; 4] = ["<start_of_turn>", "<|im_start|>", "<|start_header_id|>", "<|end_header_id|>"];

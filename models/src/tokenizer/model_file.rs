@@ -203,6 +203,7 @@ mod tests {
     use std::path::Path;
 
     use super::super::{Specials, Tokenizer};
+    use super::{parse, sentencepiece};
 
     /// Piece with the given text, score and kind, as a field of the model.
     fn piece(text: &str, score: f32, kind: u8) -> Vec<u8> {
@@ -293,6 +294,19 @@ mod tests {
             let found = tokenizer.encode(text, Specials::Literal).unwrap();
             assert_eq!(found.iter().map(|&id| u64::from(id)).collect::<Vec<_>>(), ids, "{text:?}");
             assert_eq!(tokenizer.decode(&found), format!(" {text}"));
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_without_scores_gives_the_same_tokens() {
+        let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sentencepiece"));
+        let scored = Tokenizer::from_folder(dir).unwrap();
+        let mut pieces = parse(&std::fs::read(dir.join("tokenizer.model")).unwrap()).unwrap().pieces;
+        pieces.iter_mut().for_each(|piece| piece.score = -1000.0);
+        let unscored = Tokenizer::from_fast(sentencepiece::pipeline(&pieces, true, Vec::new()).unwrap()).unwrap();
+        for text in ["these other questions", "The director of the film was born in another city."] {
+            let wanted = scored.encode(text, Specials::Literal).unwrap();
+            assert_eq!(unscored.encode(text, Specials::Literal).unwrap(), wanted, "{text:?}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! BPE tokenizers of SentencePiece, from a GGUF or from the pieces of a `tokenizer.model`.
 //!
 //! SentencePiece stores pieces with scores and no merges: the pair that forms the piece with the highest score is
-//! merged first. The order of merges follows from the scores, as in `generate_merges` of `transformers`.
+//! merged first. The order of merges follows from the scores, as in `generate_merges` of `transformers`. A GGUF that was
+//! converted from a `tokenizer.json` has one score for all pieces; their IDs then tell the order.
 
 use std::collections::HashMap;
 
@@ -36,6 +37,9 @@ const LONGEST_PIECE: usize = 1024;
 
 /// Mark of a space.
 const SPACE: &str = "▁";
+
+/// Score of pieces that consist of spaces, as in the vocabularies of Llama 2 and Mistral: they are merged last.
+const SPACES_SCORE: f32 = -1e9;
 
 impl PieceKind {
     /// Kind by its number. `None` for unknown numbers.
@@ -106,17 +110,37 @@ fn marked(piece: &ScoredPiece) -> ScoredPiece {
     }
 }
 
+/// Returns `true` if all ordinary pieces that are merged from others have the same score. llama.cpp's converter writes such
+/// files for a checkpoint without `tokenizer.model` (`LlamaHfVocab` in `gguf-py`).
+fn is_unscored(pieces: &[ScoredPiece]) -> bool {
+    let merged = |piece: &&ScoredPiece| piece.kind == PieceKind::Normal && piece.text.chars().nth(1).is_some();
+    let mut scores = pieces.iter().filter(merged).map(|piece| piece.score);
+    scores.next().is_some_and(|first| scores.all(|score| score == first))
+}
+
+/// Score of the ordinary piece `id` in a vocabulary without scores. SentencePiece numbers its pieces in the order in which
+/// training found them, and scores them by their negative number.
+fn score_of_id(id: usize, text: &str) -> f32 {
+    if text.replace(SPACE, "").is_empty() { SPACES_SCORE } else { -(id as f32) }
+}
+
 /// Pairs of pieces whose text together is a piece, in the order in which they are merged.
 fn merges(pieces: &[ScoredPiece], ids: &HashMap<&str, u32>) -> Vec<(String, String)> {
+    let unscored = is_unscored(pieces);
     let mut found: Vec<(f32, &str, &str)> = Vec::new();
-    for piece in pieces.iter().filter(|piece| matches!(piece.kind, PieceKind::Normal | PieceKind::UserDefined)) {
+    for (id, piece) in pieces.iter().enumerate() {
+        let score = match piece.kind {
+            PieceKind::Normal if unscored => score_of_id(id, &piece.text),
+            PieceKind::Normal | PieceKind::UserDefined => piece.score,
+            _ => continue,
+        };
         let mut own: Vec<(&str, &str)> = (1..piece.text.len())
             .filter(|&at| piece.text.is_char_boundary(at))
             .map(|at| piece.text.split_at(at))
             .filter(|(left, right)| ids.contains_key(left) && ids.contains_key(right))
             .collect();
         own.sort_by_key(|(left, right)| (ids[left], ids[right]));
-        found.extend(own.into_iter().map(|(left, right)| (piece.score, left, right)));
+        found.extend(own.into_iter().map(|(left, right)| (score, left, right)));
     }
     let length = |text: &str| text.chars().count();
     let key = |(_, left, right): &(f32, &str, &str)| (length(left), length(right));
@@ -147,6 +171,17 @@ mod tests {
         let without = Tokenizer::from_fast(pipeline(&pieces(), false, Vec::new()).unwrap()).unwrap();
         assert_eq!(without.encode("ab!", Specials::Literal).unwrap(), [7, 2]);
         assert_eq!(without.encode("ab ab", Specials::Literal).unwrap(), [7, 3, 4]);
+    }
+
+    #[test]
+    fn pieces_without_scores_are_merged_by_their_ids_and_runs_of_spaces_last() {
+        let texts = ["▁▁", "▁a", "ab", "cd", "abc", "▁", "a", "b", "c", "d"];
+        let piece = |text: &str| ScoredPiece { text: text.to_owned(), score: -1000.0, kind: PieceKind::Normal };
+        let tokenizer = pipeline(&texts.map(piece), false, Vec::new()).unwrap();
+        let tokenizer = Tokenizer::from_fast(tokenizer).unwrap();
+        assert_eq!(tokenizer.encode("abcd", Specials::Literal).unwrap(), [2, 3]);
+        assert_eq!(tokenizer.encode("  a", Specials::Literal).unwrap(), [5, 1]);
+        assert_eq!(tokenizer.encode("  d", Specials::Literal).unwrap(), [0, 9]);
     }
 
     #[test]

@@ -5,8 +5,11 @@
 
 use std::path::{Path, PathBuf};
 
-use waymark_models::catalog::Catalog;
 use waymark_models::pull::{self, PullError};
+
+/// Names of the weights in the catalog.
+const POLICY: &str = "smollm2-135m-instruct";
+const EMBEDDER: &str = "all-minilm-l6-v2";
 
 /// Directory of pulled weights.
 pub fn cache() -> PathBuf {
@@ -20,12 +23,12 @@ pub fn cache() -> PathBuf {
 
 /// GGUF file of the default base model.
 pub fn policy() -> PathBuf {
-    pull::pull(&Catalog::bundled().default_policy, &cache(), &()).unwrap()
+    pull::pull(POLICY, &cache(), &()).unwrap()
 }
 
 /// GGUF file of the default base model. `None`, after printing one line, if no source is reachable.
 pub fn policy_if_reachable() -> Option<PathBuf> {
-    match pull::pull(&Catalog::bundled().default_policy, &cache(), &()) {
+    match pull::pull(POLICY, &cache(), &()) {
         Err(PullError::Sources { name, attempts }) if attempts.iter().all(unreachable) => {
             println!("skipped: {name} is not in the cache, and no source can be reached");
             None
@@ -40,5 +43,5 @@ fn unreachable(error: &PullError) -> bool {
 
 /// Directory of the default embedder.
 pub fn embedder() -> PathBuf {
-    pull::pull(&Catalog::bundled().default_embedder, &cache(), &()).unwrap()
+    pull::pull(EMBEDDER, &cache(), &()).unwrap()
 }

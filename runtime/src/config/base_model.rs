@@ -77,6 +77,9 @@ fn text(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use waymark_models::catalog::WeightsKind;
+
+    use super::super::embedder::DEFAULT_EMBEDDER;
     use super::*;
 
     /// Directory of a policy whose file contains `more`.
@@ -89,6 +92,13 @@ mod tests {
 
     fn chosen(dir: &tempfile::TempDir) -> Result<String, String> {
         base_model(None, Some(dir.path())).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_catalog_has_the_defaults() {
+        let catalog = Catalog::bundled();
+        assert_eq!(catalog.get(DEFAULT_MODEL).unwrap().kind, WeightsKind::Policy);
+        assert_eq!(catalog.get(DEFAULT_EMBEDDER).unwrap().kind, WeightsKind::Embedder);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use waymark_index::CorpusOptions;
+use waymark_index::{CorpusOptions, FieldMap};
 
 use crate::api::error::ApiError;
 
@@ -75,11 +75,12 @@ impl ChunkingStrategy {
     }
 }
 
-/// Returns the options for reading a file with these sizes.
+/// Returns the options for reading a file with these sizes. Chunks get IDs of their own, so records need none.
 pub(super) fn options(sizes: Option<ChunkSizes>) -> CorpusOptions {
     CorpusOptions {
         chunk: sizes.map(|sizes| sizes.max_chunk_size_tokens),
         overlap: sizes.map_or(0, |sizes| sizes.chunk_overlap_tokens),
+        fields: FieldMap::default().with_derived_ids(),
         ..CorpusOptions::default()
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Files wait in the record of their store, so a killed server continues after its next start. Each request that
 //! adds files starts a task. One task at a time takes waiting files, up to a total size, and commits them together; keys
-//! take turns. If that fails, each file is tried alone.
+//! take turns. If that fails, each file is tried alone. A long file is committed in slices, in several turns if others
+//! wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, 
 use super::file_documents::{DocumentReader, EXPANSION, ReadFile, fault};
 use super::record::{AttachedFile, IndexingFault, IndexingStatus, chunk_id};
 use super::registry::{IndexParts, VectorStores};
+use super::slices;
 use super::store::VectorStore;
 use crate::api::blocking::run_blocking;
 use crate::api::commits;
@@ -49,7 +51,7 @@ const MAX_ATTEMPTS: u32 = 3;
 const FATAL: &str = "the server ended three times while it indexed the file, which may take too much memory: split the \
                      file, or add it again if the server ended for another reason";
 
-/// Message for a file whose texts are more than its key may take of the room for texts.
+/// Message for a file whose texts and metadata are more than its key may take of the room for texts.
 const OVER_SHARE: &str = "the texts of the file exceed this key's share of the server's room for texts: delete others";
 
 /// Message for a file that takes longer to read than [`LONGEST_READING`].
@@ -59,11 +61,11 @@ const TOO_SLOW: &str = "the file takes more than 10 minutes to read: split it";
 const RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Chunks of a file from number `from` on.
-struct ChunkRange {
-    file: String,
-    from: u64,
+pub(super) struct ChunkRange {
+    pub(super) file: String,
+    pub(super) from: u64,
     /// Number of chunks of the file by its record.
-    recorded: u64,
+    pub(super) recorded: u64,
 }
 
 /// Reason why a file was not read.
@@ -118,7 +120,7 @@ fn has_work(state: &AppState, store: &VectorStore, added: Option<&AddedFiles>) -
     !is_draining(state) && store.waiting().iter().any(|(id, _)| is_own(id))
 }
 
-fn is_draining(state: &AppState) -> bool {
+pub(super) fn is_draining(state: &AppState) -> bool {
     state.drain.phase() >= DrainPhase::Draining
 }
 
@@ -162,20 +164,26 @@ async fn index_waiting(state: &AppState, store: &Arc<VectorStore>, added: Option
         // One by one, so each file can be canceled until it is read.
         let Some(attached) = claim(store, &id, &seen).await? else { continue };
         match read_file(state, stores, store, &id, &attached, total).await {
-            Ok((documents, bytes)) => {
-                total += bytes;
-                read.push(ReadFile { id, attached, documents, bytes });
+            Ok(file) => {
+                total += file.content.bytes;
+                read.push(file);
             }
             Err(ReadFault::Failed(fault)) => finish(store, &id, &attached, failed(&attached, fault)).await?,
             // The removal of the file waits for the turn.
             Err(ReadFault::Interrupted) => break,
         }
-        let is_enough = total >= TOGETHER_BYTES || started.elapsed() >= TOGETHER_TIME;
+        let is_enough = total >= TOGETHER_BYTES || started.elapsed() >= TOGETHER_TIME || !slices::fit_one(&read);
         if is_suspect || is_enough || is_draining(state) {
             break;
         }
     }
-    commit(state, store, read).await
+    // The files before the last one fit a slice, or more would not have been read.
+    let long = if slices::fit_one(&read) { None } else { read.pop() };
+    commit(state, store, read).await?;
+    match long {
+        Some(file) => slices::commit(state, store, file).await,
+        None => Ok(()),
+    }
 }
 
 /// Marks a file as being indexed; see [`VectorStore::claim`].
@@ -186,7 +194,7 @@ async fn claim(store: &Arc<VectorStore>, id: &str, seen: &AttachedFile) -> Resul
     run_blocking(move || store.claim(&id, &seen).map_err(unwritable)).await
 }
 
-/// Reads the documents of a file and the size of their texts. `pending` bytes of other files are about to be indexed.
+/// Reads a file. `pending` bytes of other files are about to be indexed.
 async fn read_file(
     state: &AppState,
     stores: &Arc<VectorStores>,
@@ -194,11 +202,12 @@ async fn read_file(
     id: &str,
     attached: &AttachedFile,
     pending: u64,
-) -> Result<(Vec<Document>, u64), ReadFault> {
+) -> Result<ReadFile, ReadFault> {
     let Some(record) = stores.files.get(store.owner, id) else {
         return Err(fault("invalid_file", "the file was deleted").into());
     };
-    let until = Instant::now() + LONGEST_READING;
+    let started = Instant::now();
+    let until = started + LONGEST_READING;
     let is_wanted = {
         let store = Arc::clone(store);
         let id = id.to_owned();
@@ -217,6 +226,7 @@ async fn read_file(
         attributes: attached.attributes.clone(),
         sizes: attached.sizes,
         embedder: stores.opener.embedder(),
+        indexed: attached.indexed,
         limit,
         limits: ReadLimits { bytes: Some(limit), go_on: Some(Arc::new(goes_on)) },
     };
@@ -225,13 +235,13 @@ async fn read_file(
         return Err(ReadFault::Interrupted);
     }
     // The error of a reading that was ended says nothing about the file.
-    let (documents, bytes) =
-        read.map_err(|own| if Instant::now() < until { own } else { fault("invalid_file", TOO_SLOW) })?;
-    check_room(state, stores, store.owner, attached, pending, bytes).await?;
-    Ok((documents, bytes))
+    let content = read.map_err(|own| if Instant::now() < until { own } else { fault("invalid_file", TOO_SLOW) })?;
+    let reading = started.elapsed();
+    check_room(state, stores, store.owner, attached, pending, content.bytes).await?;
+    Ok(ReadFile { id: id.to_owned(), attached: attached.clone(), content, reading })
 }
 
-/// Checks that a file with texts of `bytes` may be indexed after `pending` bytes of other files.
+/// Checks that a file with texts and metadata of `bytes` may be indexed after `pending` bytes of other files.
 async fn check_room(
     state: &AppState,
     stores: &Arc<VectorStores>,
@@ -260,33 +270,39 @@ async fn commit(state: &AppState, store: &Arc<VectorStore>, files: Vec<ReadFile>
     if files.is_empty() {
         return Ok(());
     }
-    let committed = apply(state, store, &files).await;
+    let committed = apply_files(state, store, &files).await;
     let together = files.len();
     for file in files {
         let made = match &committed {
             Ok(()) => Ok(()),
             Err(error) if together == 1 => Err(error.clone()),
-            Err(_) => apply(state, store, std::slice::from_ref(&file)).await,
+            Err(_) => apply_files(state, store, std::slice::from_ref(&file)).await,
         };
-        // Its records are gone, and the error only says so.
-        if store.is_deleted() {
-            return Ok(());
-        }
-        let ReadFile { id, attached, documents, bytes } = file;
-        let done = match made {
-            Ok(()) => AttachedFile {
-                status: IndexingStatus::Completed,
-                error: None,
-                chunks: documents.len() as u64,
-                bytes,
-                attempts: 0,
-                ..attached.clone()
-            },
-            Err(error) => failed(&attached, unindexable(&store.id, &error)),
-        };
-        finish(store, &id, &attached, done).await?;
+        let ReadFile { id, attached, content, .. } = file;
+        finish_commit(store, &id, &attached, made, content.chunks, content.bytes).await?;
     }
     Ok(())
+}
+
+/// Writes the result of committing a file that has this number of `chunks` and this size.
+pub(super) async fn finish_commit(
+    store: &Arc<VectorStore>,
+    id: &str,
+    attached: &AttachedFile,
+    made: Result<(), ApiError>,
+    chunks: u64,
+    bytes: u64,
+) -> Result<(), ApiError> {
+    // Its records are gone, and the error only says so.
+    if store.is_deleted() {
+        return Ok(());
+    }
+    let status = IndexingStatus::Completed;
+    let done = match made {
+        Ok(()) => AttachedFile { status, error: None, chunks, bytes, indexed: 0, attempts: 0, ..attached.clone() },
+        Err(error) => failed(attached, unindexable(&store.id, &error)),
+    };
+    finish(store, id, attached, done).await
 }
 
 /// Returns the record of a file that could not be indexed.
@@ -304,17 +320,26 @@ fn unindexable(store: &str, error: &ApiError) -> IndexingFault {
     fault("server_error", "the file cannot be indexed")
 }
 
-/// Puts the documents of files into the index, in place of those that the files had before. Builds the index if there
-/// is none yet.
-async fn apply(state: &AppState, store: &Arc<VectorStore>, files: &[ReadFile]) -> Result<(), ApiError> {
-    let documents = files.iter().flat_map(|file| file.documents.iter().cloned()).collect();
-    let Some(index) = opened(state, store).await? else { return build_first(state, store, documents).await };
+/// Puts the documents of files into the index, in place of those that the files had before.
+async fn apply_files(state: &AppState, store: &Arc<VectorStore>, files: &[ReadFile]) -> Result<(), ApiError> {
+    let documents = files.iter().flat_map(|file| file.content.documents.iter().cloned()).collect();
     let surplus = files.iter().map(|file| ChunkRange {
         file: file.id.clone(),
-        from: file.documents.len() as u64 + 1,
+        from: file.content.chunks + 1,
         recorded: file.attached.chunks,
     });
-    let delete = indexed_chunks(&index, surplus.collect()).await?;
+    apply(state, store, documents, surplus.collect()).await
+}
+
+/// Puts documents into the index, and removes the `surplus` chunks. Builds the index if there is none yet.
+pub(super) async fn apply(
+    state: &AppState,
+    store: &Arc<VectorStore>,
+    documents: Vec<Document>,
+    surplus: Vec<ChunkRange>,
+) -> Result<(), ApiError> {
+    let Some(index) = opened(state, store).await? else { return build_first(state, store, documents).await };
+    let delete = indexed_chunks(&index, surplus).await?;
     index.change(state, Changes { delete, ..Changes::upsert(documents) })?.finished().await.map(drop)
 }
 

@@ -8,11 +8,12 @@
 //! | `object`, `chunking` | wire types |
 //! | `registry`, `store`, `record` | vector stores on disk |
 //! | `own_documents` | documents besides the files |
-//! | `file_documents`, `readings` | files into documents, and the threads that read them |
+//! | `file_documents`, `document_size`, `readings` | files into documents, their sizes, and the threads that read them |
 //! | `empty_search` | searches of a vector store without documents |
-//! | `ingestion` | documents into the index |
+//! | `ingestion`, `slices` | documents into the index |
 
 pub mod chunking;
+mod document_size;
 mod empty_search;
 pub mod file_batches;
 mod file_documents;
@@ -23,6 +24,7 @@ mod readings;
 pub mod record;
 mod registry;
 pub mod search;
+mod slices;
 mod store;
 pub mod store_files;
 

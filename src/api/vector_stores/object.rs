@@ -26,8 +26,8 @@ pub struct VectorStoreObject {
     /// Description; may be null.
     #[schema(required)]
     pub description: Option<String>,
-    /// Size of the texts in the index, in bytes, with their metadata if documents were added besides the files. For an
-    /// index that the server was started with, the size of its files.
+    /// Size of the texts in the index with their metadata, in bytes. For an index that the server was started with, the
+    /// size of its files.
     pub usage_bytes: u64,
     /// Numbers of files by status. An index that the server was started with has none.
     pub file_counts: FileCounts,
@@ -77,7 +77,7 @@ pub struct VectorStoreFileObject {
     /// Reason why the file could not be indexed. Null unless it failed.
     #[schema(required)]
     pub last_error: Option<IndexingFault>,
-    /// Size of its texts in the index, in bytes.
+    /// Size of its texts in the index with their metadata, in bytes.
     pub usage_bytes: u64,
     /// Attributes, which become metadata of its chunks.
     #[schema(value_type = Object)]

@@ -34,8 +34,12 @@ pub(crate) struct AttachedFile {
     pub(crate) sizes: Option<ChunkSizes>,
     /// Number of chunks in the index, whose IDs are those of [`chunk_id`].
     pub(crate) chunks: u64,
-    /// Size of the texts of the chunks, in bytes.
+    /// Size of the chunks with their metadata, in bytes. While a long file is being indexed, that of all its chunks.
     pub(crate) bytes: u64,
+    /// Number of chunks of a long file that are in the index as they are to be. Those behind them are still to be
+    /// indexed. 0 once the file is indexed.
+    #[serde(default)]
+    pub(crate) indexed: u64,
     /// ID of the batch with which the file was added. `None` for a file that was added alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<String>,

@@ -171,6 +171,11 @@ impl VectorStores {
         turn.await.map_err(|_| ApiError::bug())
     }
 
+    /// Returns `true` if a key other than `owner` waits for its turn to index files.
+    pub(super) fn others_wait(&self, owner: Owner) -> bool {
+        self.indexing.others_wait(owner.map_or(0, KeyOwner::tenant))
+    }
+
     /// Returns the size of the texts in the indexes of all stores, in bytes. May read the indexes.
     pub(super) fn usage_bytes(&self) -> u64 {
         self.all().iter().map(|store| store.usage_bytes()).sum()

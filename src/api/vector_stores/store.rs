@@ -138,8 +138,7 @@ impl VectorStore {
         self.lock_files().get(id).cloned()
     }
 
-    /// Returns the size of the texts in the index, in bytes. If clients have added documents besides the files, the
-    /// metadata of all documents count as well. May read the index.
+    /// Returns the size of the texts in the index with their metadata, in bytes. May read the index.
     pub(super) fn text_bytes(&self) -> u64 {
         let sum = |(bytes, chunks): (u64, u64), file: &AttachedFile| (bytes + file.bytes, chunks + file.chunks);
         let (bytes, chunks) = self.lock_files().values().fold((0, 0), sum);
@@ -211,6 +210,34 @@ impl VectorStore {
                 tracing::warn!(store = self.id, file = id, %error, "cannot write the record of a file");
             }
         }
+    }
+
+    /// Writes that the first `indexed` chunks of a claimed file are in the index, and returns its record. The file takes
+    /// its whole room of `bytes` from now on. `None` if its record is not `seen` any more, so the file is indexed from its
+    /// first chunk on, or if the store was deleted.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    pub(super) fn advance(
+        &self,
+        id: &str,
+        seen: &AttachedFile,
+        indexed: u64,
+        bytes: u64,
+    ) -> io::Result<Option<AttachedFile>> {
+        let Ok(saving) = self.begin_saving() else { return Ok(None) };
+        let Some(current) = self.file(id) else { return Ok(None) };
+        let is_seen = current == *seen;
+        let sized = AttachedFile { chunks: current.chunks.max(indexed), bytes: current.bytes.max(bytes), ..current };
+        if !is_seen {
+            self.write_file(&saving, id, sized)?;
+            return Ok(None);
+        }
+        // Attempts that ended with their process did not come as far.
+        let advanced = AttachedFile { indexed, attempts: 1, ..sized };
+        self.write_file(&saving, id, advanced.clone())?;
+        self.lock_indexing().insert(id.to_owned(), advanced.clone());
+        Ok(Some(advanced))
     }
 
     fn lock_indexing(&self) -> MutexGuard<'_, BTreeMap<String, AttachedFile>> {
@@ -320,7 +347,8 @@ impl VectorStore {
     pub(super) fn mark_removal(&self, id: &str, removing: bool) -> io::Result<Option<AttachedFile>> {
         let saving = self.begin_saving()?;
         let Some(file) = self.file(id) else { return Ok(None) };
-        let file = AttachedFile { removing, ..file };
+        // If the removal fails, its chunks are indexed from the first on.
+        let file = AttachedFile { removing, indexed: 0, ..file };
         // A full disk must not keep files from being removed.
         if let Err(error) = self.write_file(&saving, id, file.clone()) {
             tracing::warn!(store = self.id, file = id, %error, "cannot write the record of a file");
@@ -449,6 +477,7 @@ mod tests {
             sizes: None,
             chunks: 0,
             bytes: 0,
+            indexed: 0,
             batch: None,
             attempts: 0,
             removing: false,
@@ -499,6 +528,24 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         store.finish_file("file-1", &claimed, claimed.clone()).unwrap();
         assert!(!store.delete().unwrap() && !dir.exists());
+    }
+
+    #[test]
+    fn a_file_goes_on_behind_the_chunks_that_are_indexed() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store_in(folder.path());
+        store.attach_file("file-1", waiting_file()).unwrap();
+        let claimed = store.claim("file-1", &waiting_file()).unwrap().unwrap();
+        let advanced = store.advance("file-1", &claimed, 3, 50).unwrap().unwrap();
+        assert_eq!((advanced.indexed, advanced.chunks, advanced.bytes), (3, 3, 50));
+        store.end_indexing();
+        let waiting = store.file("file-1").unwrap();
+        assert_eq!((waiting.indexed, waiting.attempts), (3, 0));
+        // A file that is added again begins anew.
+        store.attach_file("file-1", waiting_file()).unwrap();
+        assert_eq!(store.advance("file-1", &waiting, 5, 60).unwrap(), None);
+        let again = store.file("file-1").unwrap();
+        assert_eq!((again.indexed, again.chunks, again.bytes), (0, 5, 60));
     }
 
     #[test]

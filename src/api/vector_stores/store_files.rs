@@ -140,6 +140,7 @@ pub(super) async fn add_all(
             sizes,
             chunks: 0,
             bytes: 0,
+            indexed: 0,
             batch,
             attempts: 0,
             removing: false,

@@ -174,7 +174,7 @@ impl<'a> KeyTile<'a> {
     ) -> Self {
         let [keys, keys_across, values_across, dk, dv] = std::array::from_fn(|_| free.floats(TILE * plan.heads.dim));
         let [weights, slopes] = std::array::from_fn(|_| free.floats(TILE * TILE));
-        let rounded = plan.rounding.map(|rounding| RoundedTile::new(rounding, plan.heads.dim, free));
+        let rounded = plan.rounding.map(|support| RoundedTile::new(support, plan.heads.dim, free));
         Self { plan, pass, dout, offsets, keys, keys_across, values_across, weights, slopes, dk, dv, rounded }
     }
 

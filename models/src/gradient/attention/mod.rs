@@ -22,13 +22,12 @@ use std::sync::Mutex;
 use super::Pack;
 use crate::Arithmetic;
 use crate::kernel::attention::{HeadLayout, ScoreRule};
-use crate::kernel::bf16_dot::DotMethod;
+use crate::kernel::bf16_dot::Bf16Support;
 use crate::kernel::isa::Isa;
 use crate::kernel::lanes::LANES;
 use crate::kernel::team::Team;
 use backward::TileRun;
 use forest::Forest;
-use rounded_tile::Rounding;
 
 /// Number of queries and of keys in a tile of scores, chosen to fit a core's caches together with the vectors
 /// behind it.
@@ -40,8 +39,9 @@ const TILE: usize = 64;
 pub struct AttentionPlan {
     heads: HeadLayout,
     isa: Isa,
-    /// Rounding of the last products of the backward pass. `None` computes in `f32`.
-    rounding: Option<Rounding>,
+    /// Instructions for the last products of the backward pass, which rounds their operands to bf16. `None` computes in
+    /// `f32`.
+    rounding: Option<Bf16Support>,
     tokens: usize,
     /// Position of each token in its sequence.
     positions: Vec<usize>,
@@ -98,13 +98,13 @@ impl AttentionPlan {
         Self { heads, isa: Isa::best(), rounding: None, tokens, positions, forest, queries, runs, partial }
     }
 
-    /// Plans attention like [`new`](Self::new), with a backward pass in the given arithmetic.
+    /// Plans attention like [`new`](Self::new), with a backward pass in the given arithmetic. A CPU that does not
+    /// multiply bf16 values by itself computes it in `f32`, which is faster there.
     ///
     /// # Panics
     /// The same as for [`new`](Self::new).
     pub(crate) fn with(pack: &Pack, heads: HeadLayout, arithmetic: Arithmetic) -> Self {
-        let rounding = Rounding { method: DotMethod::best(), isa: Isa::best() };
-        let rounding = (arithmetic == Arithmetic::Bf16).then_some(rounding);
+        let rounding = Bf16Support::detect().filter(|_| arithmetic == Arithmetic::Bf16);
         Self { rounding, ..Self::new(pack, heads) }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Gguf;
 use crate::ModelError;
-use crate::architecture::{Architecture, DecoderConfig, Family, QkNorm, RopeScaling, WindowPattern};
+use crate::architecture::{Architecture, DecoderConfig, Family, QkNorm, RopeScaling};
 
 /// Base of the rotary embedding of a file that states none, in every architecture of llama.cpp.
 const ROPE_BASE: f32 = 10_000.0;
@@ -25,6 +25,11 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     };
     if keys.number("attention.value_length").is_some_and(|size| size != head_dim as u64) {
         return Err(gguf.unsupported("value heads of another size than key heads"));
+    }
+    if let Some(name) = fused_attention(gguf).filter(|_| !family.fused) {
+        let what =
+            format!("queries, keys and values in one tensor ({name}): convert the checkpoint without --fuse-qkv");
+        return Err(gguf.unsupported(what));
     }
     if let Some(name) = other_bias(gguf) {
         return Err(gguf.unsupported(format!("tensor {name}: only queries, keys and values may have a bias")));
@@ -51,6 +56,11 @@ pub(super) fn read(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
     };
     config.check().map_err(|error| gguf.corrupt(error.to_string()))?;
     Ok(config)
+}
+
+/// First weight or bias of a projection to queries, keys and values together, if any.
+fn fused_attention(gguf: &Gguf) -> Option<&String> {
+    gguf.header.tensors.keys().filter(|name| name.contains(".attn_qkv.")).min()
 }
 
 /// First bias that no supported decoder adds, if any: of the output or feed-forward projections, or of a norm.
@@ -108,18 +118,6 @@ impl MetadataKeys<'_> {
             return Err(gguf.unsupported("rotation of a part of each head"));
         }
         let gemma2 = family.model_type == "gemma2";
-        // Early files leave the window out. Those of Phi-3's other context lengths and of Phi-4 have none.
-        let phi3_4k =
-            family.model_type == "phi3" && matches!(count, 32 | 40) && self.number("context_length") == Some(4096);
-        let window = self
-            .number("attention.sliding_window")
-            .or(gemma2.then_some(4096))
-            .or(phi3_4k.then_some(2047))
-            .filter(|&size| size > 0 && size < context as u64);
-        if let (Some(window), WindowPattern::None) = (window, family.windows) {
-            return Err(gguf.unsupported(format!("a sliding window of {window} tokens")));
-        }
-        let layers = if count < 1 << 16 { family.layers(count, window.map(|size| size as usize)) } else { Vec::new() };
         let given = |key: &str| if family.multipliers { self.float(key).filter(|&value| value > 0.0) } else { None };
         let head_norm = if gguf.has("model.layers.0.self_attn.q_norm.weight") { QkNorm::Head } else { QkNorm::None };
         // llama.cpp recognizes the largest Gemma 2 and 3 by their number of layers. Their scale does not follow from
@@ -139,7 +137,7 @@ impl MetadataKeys<'_> {
             experts: self.experts(family, count)?,
             rotary_dim: rotated.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
             local_rope_base: family.local_rope.then(|| self.float("rope.freq_base_swa").unwrap_or(10_000.0)),
-            layers,
+            layers: self.layers(family, count, context)?,
             attention_scale,
             // Early files of Gemma 2 leave its limits out as well.
             score_cap: self.float("attn_logit_softcapping").filter(|_| family.gemma).or(gemma2.then_some(50.0)),

@@ -7,6 +7,7 @@ mod name;
 mod permute;
 mod read;
 mod value;
+mod windows;
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -17,6 +18,7 @@ use super::mapped_file::Map;
 use super::tensor_view::TensorView;
 use crate::ModelError;
 use crate::architecture::{DecoderConfig, Family, NormPlacement};
+use crate::layout::gguf_parts;
 use header::Header;
 use value::MetadataValue;
 
@@ -32,11 +34,16 @@ impl Gguf {
     /// Opens a file and checks its header: every tensor must lie inside the file and consist of whole blocks.
     ///
     /// # Errors
-    /// [`ModelError::Io`], or [`ModelError::Corrupt`] describing the defect.
+    /// [`ModelError::Io`], [`ModelError::Corrupt`] describing the defect, or [`ModelError::Layout`] for one of several
+    /// parts.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let map = Map::open(path)?;
         let header = Header::read(map.bytes()).map_err(|reason| map.corrupt(reason))?;
-        Ok(Self { map, header })
+        let gguf = Self { map, header };
+        match gguf.number("split.count") {
+            Some(count) if count > 1 => Err(gguf_parts::refusal(path, count)),
+            _ => Ok(gguf),
+        }
     }
 
     /// Path of the file.
@@ -91,6 +98,15 @@ impl Gguf {
     pub fn flag(&self, key: &str) -> Option<bool> {
         match self.header.metadata.get(key)? {
             MetadataValue::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// Array of truth values of the metadata, read lazily like [`numbers`](Self::numbers). Numbers other than 0 count as
+    /// `true`. `None` stands for an element that is neither.
+    fn flags(&self, key: &str) -> Option<impl ExactSizeIterator<Item = Option<bool>>> {
+        match self.header.metadata.get(key)? {
+            MetadataValue::Array(array) => array.flags(self.map.bytes()),
             _ => None,
         }
     }

@@ -77,6 +77,13 @@ impl MetadataValue {
         }
     }
 
+    fn flag(&self) -> Option<bool> {
+        match *self {
+            Self::Bool(value) => Some(value),
+            _ => self.unsigned().map(|value| value != 0),
+        }
+    }
+
     pub(super) fn float(&self) -> Option<f64> {
         match *self {
             Self::Float(value) => Some(value),
@@ -135,5 +142,13 @@ impl Array {
         let width = width(self.kind)? as usize;
         let elements = file[self.bytes.clone()].chunks_exact(width);
         Some(elements.map(move |bytes| MetadataValue::number(kind, bytes).unsigned()))
+    }
+
+    /// Elements of an array of truth values or numbers, converted by [`MetadataValue::flag`]. `None` for other arrays.
+    pub(super) fn flags(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = Option<bool>>> {
+        let kind = self.kind;
+        let width = width(self.kind)? as usize;
+        let elements = file[self.bytes.clone()].chunks_exact(width);
+        Some(elements.map(move |bytes| MetadataValue::number(kind, bytes).flag()))
     }
 }
