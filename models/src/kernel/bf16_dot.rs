@@ -391,6 +391,8 @@ mod tests {
         DotMethod::PlainFloats.pair_neighbors(&values, &mut pairs);
         let found: Vec<f32> = pairs.iter().flat_map(|&pair| parts(pair)).collect();
         assert_eq!(found[..values.len()], expected);
-        assert!(f32::from_bits(nearest(f32::NAN)).is_nan() && f32::from_bits(nearest(f32::from_bits(0xffff_ffff))).is_nan());
+        assert!(
+            f32::from_bits(nearest(f32::NAN)).is_nan() && f32::from_bits(nearest(f32::from_bits(0xffff_ffff))).is_nan()
+        );
     }
 }
