@@ -77,6 +77,8 @@ fn origin(entry: &CatalogEntry) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use waymark_runtime::config::DEFAULT_EMBEDDER;
+
     use super::*;
 
     #[test]
@@ -91,7 +93,7 @@ mod tests {
         }
         let reranker = text.lines().find(|line| line.starts_with("bge-reranker-base")).unwrap();
         assert!(reranker.contains("reranker") && reranker.contains("BAAI/bge-reranker-base; pinned on first use"));
-        let default = text.lines().find(|line| line.starts_with("all-minilm-l6-v2")).unwrap();
+        let default = text.lines().find(|line| line.starts_with(DEFAULT_EMBEDDER)).unwrap();
         assert!(default.contains("sha256 known"), "{default}");
     }
 }

@@ -167,13 +167,13 @@ impl VectorStores {
     /// # Errors
     /// Never in practice.
     pub(super) async fn indexing_turn(&self, owner: Owner) -> Result<FairPermit, ApiError> {
-        let turn = self.indexing.wait(owner.map_or(0, KeyOwner::tenant)).ok_or_else(ApiError::bug)?;
+        let turn = self.indexing.wait(tenant(owner)).ok_or_else(ApiError::bug)?;
         turn.await.map_err(|_| ApiError::bug())
     }
 
     /// Returns `true` if a key other than `owner` waits for its turn to index files.
     pub(super) fn others_wait(&self, owner: Owner) -> bool {
-        self.indexing.others_wait(owner.map_or(0, KeyOwner::tenant))
+        self.indexing.others_wait(tenant(owner))
     }
 
     /// Returns the size of the texts in the indexes of all stores, in bytes. May read the indexes.
@@ -252,6 +252,11 @@ impl VectorStores {
         self.stores.write().unwrap_or_else(PoisonError::into_inner).remove(&store.id);
         Ok(is_deleted)
     }
+}
+
+/// Tenant that an owner counts as when keys take turns to index files.
+fn tenant(owner: Owner) -> u64 {
+    owner.map_or(0, KeyOwner::tenant)
 }
 
 #[cfg(test)]

@@ -131,24 +131,23 @@ impl Array {
 
     /// Elements of an array of numbers, converted by [`MetadataValue::float`]. `None` for other arrays.
     pub(super) fn floats(&self, file: &[u8]) -> Option<Vec<f32>> {
-        let width = width(self.kind)? as usize;
-        let elements = file[self.bytes.clone()].chunks_exact(width);
-        elements.map(|bytes| Some(MetadataValue::number(self.kind, bytes).float()? as f32)).collect()
+        self.values(file)?.map(|value| Some(value.float()? as f32)).collect()
     }
 
     /// Elements of an array of numbers, converted by [`MetadataValue::unsigned`]. `None` for other arrays.
     pub(super) fn numbers(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = Option<u64>>> {
-        let kind = self.kind;
-        let width = width(self.kind)? as usize;
-        let elements = file[self.bytes.clone()].chunks_exact(width);
-        Some(elements.map(move |bytes| MetadataValue::number(kind, bytes).unsigned()))
+        Some(self.values(file)?.map(|value| value.unsigned()))
     }
 
     /// Elements of an array of truth values or numbers, converted by [`MetadataValue::flag`]. `None` for other arrays.
     pub(super) fn flags(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = Option<bool>>> {
+        Some(self.values(file)?.map(|value| value.flag()))
+    }
+
+    /// Elements of an array of truth values or numbers. `None` for other arrays.
+    fn values(&self, file: &[u8]) -> Option<impl ExactSizeIterator<Item = MetadataValue>> {
         let kind = self.kind;
-        let width = width(self.kind)? as usize;
-        let elements = file[self.bytes.clone()].chunks_exact(width);
-        Some(elements.map(move |bytes| MetadataValue::number(kind, bytes).flag()))
+        let elements = file[self.bytes.clone()].chunks_exact(width(kind)? as usize);
+        Some(elements.map(move |bytes| MetadataValue::number(kind, bytes)))
     }
 }
