@@ -3,8 +3,10 @@
 //! | file | content |
 //! |---|---|
 //! | `upload`, `download` | the bodies of an upload and of a download |
+//! | `content_writer` | the content of an upload on its way to the disk |
 //! | `registry` | files on disk |
 
+mod content_writer;
 mod download;
 pub(crate) mod registry;
 mod upload;

@@ -18,6 +18,9 @@ use crate::store::Owner;
 /// Maximum number of files of all keys together.
 const MAX_FILES: usize = 10_000;
 
+/// Maximum number of uploads of all keys together that run at once. Each holds memory for what it writes next.
+const MAX_UPLOADS: usize = 64;
+
 /// Name of the folder that holds the content of a file, under the file's own name.
 const CONTENT: &str = "content";
 
@@ -119,10 +122,12 @@ impl UploadedFiles {
     /// stored ones.
     ///
     /// # Errors
-    /// 429 if the caller's key already holds its share, 503 if there is no room.
+    /// 429 if the caller's key already holds its share, 503 if there is no room or too many uploads run.
     pub(crate) fn reserve(&self, caller: &Caller, id: &str, bytes: u64) -> Result<RoomReservation, ApiError> {
         let files = self.lock();
         let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let uploads = reserved.values().filter(|room| room.owner == caller.owner).count();
+        caller.may_take(uploads, reserved.len(), MAX_UPLOADS, "uploads in progress")?;
         let stored = files.values().map(|file| ReservedRoom { owner: file.owner(), bytes: file.bytes });
         let mut own = (0, bytes);
         let mut all = (0, bytes);
@@ -280,6 +285,7 @@ fn shortened(mut stem: String, extension: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::keys::Secret;
 
     #[test]
     fn uploads_that_run_count_as_files() {
@@ -299,6 +305,24 @@ mod tests {
         assert!(files.reserve(&caller, "c", 6 << 10).is_err());
         drop(second);
         assert!(files.reserve(&caller, "c", 6 << 10).is_ok());
+    }
+
+    #[test]
+    fn uploads_in_progress_are_bounded_per_key_and_in_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = UploadedFiles::open(folder.path().to_owned(), 1 << 30).unwrap();
+        let caller = || Caller { owner: Some(Secret::generate().digest().owner()), shares: true, ..Caller::default() };
+        let greedy = caller();
+        let mut held: Vec<_> =
+            (0..MAX_UPLOADS / 2).map(|number| files.reserve(&greedy, &format!("a{number}"), 1).unwrap()).collect();
+        let refused = files.reserve(&greedy, "b", 1).unwrap_err();
+        assert_eq!(refused.code, Code::ConcurrencyLimited);
+        assert!(refused.message.ends_with("uploads in progress: 32 of 64"), "{}", refused.message);
+        held.extend((0..MAX_UPLOADS / 2).map(|number| files.reserve(&caller(), &format!("c{number}"), 1).unwrap()));
+        let refused = files.reserve(&caller(), "d", 1).unwrap_err();
+        assert_eq!((refused.code, refused.retry_after.is_some()), (Code::QueueFull, true));
+        held.pop();
+        assert!(files.reserve(&caller(), "d", 1).is_ok());
     }
 
     #[test]

@@ -1,22 +1,17 @@
 //! Body of an upload: `multipart/form-data`, written to disk as it arrives.
 
-use std::fs::File;
-use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::header;
 use futures::TryStreamExt;
 use multer::{Constraints, Field, Multipart, SizeLimit};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
-use waymark_runtime::durable_file;
 
+use super::content_writer::ContentWriter;
 use super::registry::{PartialFile, unwritable};
 use crate::api::blocking::run_blocking;
 use crate::api::error::{ApiError, Code};
@@ -34,9 +29,6 @@ const MAX_FILENAME: usize = 1024;
 
 /// Minimum rate at which a file must arrive and be taken, in bytes per second.
 pub(super) const MIN_RATE: u64 = 64 << 10;
-
-/// Number of chunks between the connection and the disk.
-const CHUNKS: usize = 4;
 
 /// Fields of an upload.
 #[derive(Debug, ToSchema)]
@@ -56,7 +48,7 @@ pub(super) struct Upload {
     pub(super) purpose: String,
     /// Size of the file in bytes.
     pub(super) bytes: u64,
-    pub(super) part: PartialFile,
+    pub(super) part: Arc<PartialFile>,
 }
 
 /// File of an upload, on disk.
@@ -64,7 +56,7 @@ struct StoredFile {
     filename: String,
     /// Size in bytes.
     bytes: u64,
-    part: PartialFile,
+    part: Arc<PartialFile>,
 }
 
 /// Reads the body of `request` and writes the file under `id`.
@@ -138,32 +130,12 @@ async fn stored(
         let filename = filename.clone();
         run_blocking(move || stores.files.begin(&id, &filename).map_err(unwritable)).await?
     };
-    let (chunks, writer) = writer(part.content.clone());
-    let mut bytes = 0;
+    let mut writer = ContentWriter::new(part);
     while let Some(chunk) = timer.next(field.chunk()).await? {
-        bytes += chunk.len() as u64;
-        // The writer has failed; its error follows.
-        if chunks.send(chunk).await.is_err() {
-            break;
-        }
+        writer.write(&chunk).await?;
     }
-    drop(chunks);
-    writer.await.map_err(|_| ApiError::bug())??;
+    let (part, bytes) = writer.finish().await?;
     Ok(StoredFile { filename, bytes, part })
-}
-
-/// Writes chunks on a blocking thread, and makes the file durable at their end.
-fn writer(path: PathBuf) -> (mpsc::Sender<Bytes>, tokio::task::JoinHandle<Result<(), ApiError>>) {
-    let (chunks, mut received) = mpsc::channel::<Bytes>(CHUNKS);
-    let write = move || {
-        let mut file = File::create(&path).map_err(unwritable)?;
-        while let Some(chunk) = received.blocking_recv() {
-            file.write_all(&chunk).map_err(unwritable)?;
-        }
-        file.sync_all().map_err(unwritable)?;
-        durable_file::sync_parent(&path).map_err(unwritable)
-    };
-    (chunks, tokio::task::spawn_blocking(write))
 }
 
 /// Limits of the time that a body takes to arrive. The time that the disk takes does not count.
