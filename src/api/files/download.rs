@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use futures::stream;
 use tokio::task::spawn_blocking;
 
-use super::upload::MIN_RATE;
+use super::body_timer::MIN_RATE;
 
 /// Size of the pieces in which a file is read, in bytes.
 const PIECE: usize = 64 << 10;

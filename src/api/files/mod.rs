@@ -3,11 +3,15 @@
 //! | file | content |
 //! |---|---|
 //! | `upload`, `download` | the bodies of an upload and of a download |
+//! | `form_reader`, `body_pieces`, `body_timer` | the form of an upload, and its bounds |
 //! | `content_writer` | the content of an upload on its way to the disk |
 //! | `registry` | files on disk |
 
+mod body_pieces;
+mod body_timer;
 mod content_writer;
 mod download;
+mod form_reader;
 pub(crate) mod registry;
 mod upload;
 
@@ -90,7 +94,7 @@ pub(crate) async fn create(
 ) -> Result<axum::Json<FileObject>, ApiError> {
     let stores = state.vector_stores()?;
     let id = format!("file-{}", Uuid::now_v7().simple());
-    let room = stores.files.reserve(&caller, &id, upload::most_bytes(&request, stores.limits.file))?;
+    let room = stores.files.reserve(&caller, &id, form_reader::most_bytes(&request, stores.limits.file))?;
     let upload = upload::receive(&state, &id, request).await?;
     if !PURPOSES.contains(&upload.purpose.as_str()) {
         let message = format!("`purpose` must be `assistants` or `user_data`, not `{}`", upload.purpose);
