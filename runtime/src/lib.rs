@@ -40,7 +40,7 @@ pub mod snapshots;
 mod trained_policy;
 pub mod trusted_roots;
 
-pub use exit_code::exit_code;
+pub use exit_code::{InvalidConfiguration, exit_code};
 pub use html::escape_html;
 pub use machine::MachineMemory;
 pub use name_service::confine_name_lookups;

@@ -20,6 +20,7 @@ use waymark_runtime::{assembly, cache, snapshots, trained_policy};
 use super::state_store;
 use crate::api::{AppState, IndexParts, Library, OpenIndex, PolicyRegistry, PolicyStore, VectorStores};
 use crate::config::ServeConfig;
+use crate::keys::ApiKeys;
 
 /// Bytes per second that a scrub reads.
 const SCRUB_RATE: u64 = 32 << 20;
@@ -68,11 +69,16 @@ impl LocalIndexes {
     }
 }
 
-/// Builds the server's state from `config`. `loaded` is the embedder if the caller has loaded it already.
+/// Builds the server's state from `config` and its API keys. `loaded` is the embedder if the caller has loaded it
+/// already.
 ///
 /// # Errors
-/// If weights, index, policies or keys cannot be loaded, or the state cannot be opened.
-pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<AppState> {
+/// If weights, index or policies cannot be loaded, or the state cannot be opened.
+pub(crate) async fn assemble(
+    config: &ServeConfig,
+    keys: ApiKeys,
+    loaded: Option<Arc<Embedding>>,
+) -> anyhow::Result<AppState> {
     assembly::check_policies(&config.policies)?;
     let embedder = match (loaded, &config.model.weights, &config.retrieval.index) {
         (Some(loaded), ..) => Some(loaded),
@@ -103,7 +109,6 @@ pub(crate) async fn assemble(config: &ServeConfig, loaded: Option<Arc<Embedding>
     for policy in &policies {
         tracing::info!(policy = policy.name, protocol = policy.protocol.name(), guided = policy.guided, "serving");
     }
-    let keys = config.access.keys()?;
     if !keys.required() && !config.address.ip().is_loopback() {
         tracing::warn!(address = %config.address, "no API keys are set: every client that reaches this address has full access");
     }

@@ -12,6 +12,7 @@ mod collector_client;
 mod completions;
 mod config;
 mod corpus;
+mod credentials;
 mod demo;
 mod dialogue;
 mod doctor;

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use waymark_runtime::InvalidConfiguration;
 use waymark_runtime::config::DEFAULT_MODEL;
 use waymark_runtime::embedding::Embedding;
 
+use super::credentials::Credentials;
 use super::{assembly, start, telemetry};
 use crate::config::{AccessConfig, ServeArgs, ServeConfig, StateLocation};
-use crate::server::{Hangups, Server, Tls, fit_connections, stop_signal};
+use crate::server::{Hangups, Server, fit_connections, stop_signal};
 
 /// Serves policies over HTTP until SIGTERM or Ctrl-C; a second signal exits at once.
 #[derive(Debug, clap::Args)]
@@ -38,13 +40,13 @@ impl Args {
     }
 
     async fn serve(self) -> anyhow::Result<()> {
-        let config = self.serve.resolve()?;
+        let config = self.serve.resolve().map_err(InvalidConfiguration::new)?;
         warn_of_untrained(&config);
         let step_limit = config.model.device.step_limit;
         // The start may download weights for minutes, so signals are caught before it.
         let mut stop = Box::pin(stop_signal());
         let hangups = start::catches_hangups(&config).then(Hangups::catch);
-        let server = start::unless_stopped(async move { bind(&config, None).await }, stop.as_mut()).await?;
+        let server = start::unless_stopped(async move { listening(&config).await }, stop.as_mut()).await?;
         start::reload_on_hangup(&server, hangups);
         writeln!(io::stdout(), "listening on {}", server.url())?;
         until(server, stop, step_limit).await;
@@ -69,17 +71,26 @@ fn is_untrained(config: &ServeConfig) -> bool {
     !has_policy && config.model.weights.as_deref() == Some(DEFAULT_MODEL)
 }
 
+/// Starts a server for `config`, which listens when it is complete.
+async fn listening(config: &ServeConfig) -> anyhow::Result<Server> {
+    let credentials = Credentials::read(config)?;
+    bind(config, credentials, None).await
+}
+
 /// Assembles the server for `config` and listens. `loaded` is the embedder if the caller has loaded it already.
-pub(crate) async fn bind(config: &ServeConfig, loaded: Option<Arc<Embedding>>) -> anyhow::Result<Server> {
-    let mut state = assembly::assemble(config, loaded).await?;
+pub(crate) async fn bind(
+    config: &ServeConfig,
+    credentials: Credentials,
+    loaded: Option<Arc<Embedding>>,
+) -> anyhow::Result<Server> {
+    let mut state = assembly::assemble(config, credentials.keys, loaded).await?;
     // Searches run on threads of a pool that replaces those that hang, as the handler demands.
     waymark_index::catch_mapped_faults().context("cannot handle faults in mapped files")?;
     let connections = &mut state.config.connection.max_open;
     *connections = fit_connections(*connections);
-    let tls = config.tls.clone().map(Tls::open).transpose()?;
     let server = Server::bind(config.address, state).await;
     let server = server.with_context(|| format!("cannot listen on {}", config.address))?;
-    Ok(match tls {
+    Ok(match credentials.tls {
         Some(tls) => server.with_tls(tls),
         None => server,
     })
@@ -105,7 +116,7 @@ where
     config.state.location = Some(StateLocation::None);
     config.files.folder = None;
     config.retrieval.writable = false;
-    let server = bind(&config, None).await?;
+    let server = listening(&config).await?;
     let url = server.url();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::parser::ValueSource;
 use waymark_agent::Policy;
+use waymark_runtime::InvalidConfiguration;
 
 use super::client::{self, Client};
 use super::serve;
@@ -101,7 +102,7 @@ impl TargetArgs {
             let client = Client::new(url).with_key(self.serve.access.key()?).trusting(self.ca.as_deref())?;
             return work(client).await;
         }
-        let config = self.serve.resolve()?;
+        let config = self.serve.resolve().map_err(InvalidConfiguration::new)?;
         check_index(&config, self.policy_name.as_deref())?;
         // Without a search, the model answers as it was trained to.
         if self.policy_name.as_deref() != Some("plain") {

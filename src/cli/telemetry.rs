@@ -12,8 +12,8 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use tracing::Level;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::{Layer, Registry};
-use waymark_runtime::logging;
 use waymark_runtime::trusted_roots::TrustedRoots;
+use waymark_runtime::{InvalidConfiguration, logging};
 
 use super::collector_client::CollectorClient;
 use crate::config::{ServeArgs, TelemetryArgs};
@@ -79,8 +79,9 @@ pub(super) async fn traced(
     serve: &ServeArgs,
     command: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
-    let mut layers = vec![logging::log(filter, quiet, serve.log_format)?];
-    let traces = Traces::to(&serve.telemetry)?;
+    let log = logging::log(filter, quiet, serve.log_format).map_err(InvalidConfiguration::new)?;
+    let traces = Traces::to(&serve.telemetry).map_err(InvalidConfiguration::new)?;
+    let mut layers = vec![log];
     layers.extend(traces.layer());
     logging::install(layers)?;
     let ended = command.await;

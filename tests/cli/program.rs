@@ -10,12 +10,13 @@ use super::pulled;
 pub(crate) struct ProgramRun {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    success: bool,
+    /// Exit code. `None` if a signal ended the program.
+    pub(crate) code: Option<i32>,
 }
 
 impl ProgramRun {
     pub(crate) fn ok(&self) -> bool {
-        self.success
+        self.code == Some(0)
     }
 }
 
@@ -72,7 +73,7 @@ fn finished(output: Output) -> ProgramRun {
     ProgramRun {
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
-        success: output.status.success(),
+        code: output.status.code(),
     }
 }
 

@@ -50,6 +50,27 @@ fn a_mistake_in_the_file_is_named() {
 }
 
 #[test]
+fn an_invalid_configuration_ends_the_start_before_anything_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nonsense");
+    fs::write(&path, "nonsense").unwrap();
+    let nonsense = path.to_str().unwrap();
+    let serve = ["serve", "--mock", "--embedder", "mock", "--port", "0", "--index", "no/such/index"];
+    for (flags, words) in [
+        (&["--max-batch", "0"][..], "--max-batch must be at least 1"),
+        (&["--api-keys", "no/such/keys.toml"], "no/such/keys.toml"),
+        (&["--api-keys", nonsense], nonsense),
+        (&["--tls-cert", "no/such/cert.pem", "--tls-key", nonsense], "no/such/cert.pem"),
+        (&["--otlp-endpoint", "collector"], "--otlp-endpoint collector"),
+    ] {
+        let run = waymark(&[&serve, flags].concat());
+        assert!(run.code == Some(2) && run.stderr.contains(words), "{flags:?}: {:?} {}", run.code, run.stderr);
+    }
+    let run = waymark(&serve);
+    assert!(run.code == Some(1) && run.stderr.contains("no/such/index"), "{:?} {}", run.code, run.stderr);
+}
+
+#[test]
 fn keys_are_listed_and_revoked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("keys.toml");

@@ -11,11 +11,12 @@ use anyhow::Context;
 use serde::Deserialize;
 use waymark_agent::Policy;
 use waymark_index::{BuildOptions, Corpus, Document, Index, Triple, build};
-use waymark_runtime::cache;
 use waymark_runtime::config::DEFAULT_MODEL;
 use waymark_runtime::embedding::Embedding;
+use waymark_runtime::{InvalidConfiguration, cache};
 
 use super::build_bars::BuildBars;
+use super::credentials::Credentials;
 use super::{assembly, serve, start, telemetry};
 use crate::config::{ServeArgs, ServeConfig, StateLocation};
 use crate::server::{Hangups, Server, stop_signal};
@@ -55,7 +56,7 @@ impl Args {
     }
 
     async fn serve(self) -> anyhow::Result<()> {
-        let mut config = self.serve.resolve()?;
+        let mut config = self.serve.resolve().map_err(InvalidConfiguration::new)?;
         if let Some(dir) = &self.all_policies {
             config.policies = policy::folders(dir)?;
         }
@@ -93,6 +94,7 @@ fn wants_trained(config: &ServeConfig) -> bool {
 
 /// Starts a server of the demo's corpus. Returns it with the name of the policy to ask.
 async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
+    let credentials = Credentials::read(&config)?;
     // A demo leaves nothing behind unless it is asked to.
     config.state.location.get_or_insert(StateLocation::None);
     let mut loaded = None;
@@ -110,7 +112,7 @@ async fn prepare(mut config: ServeConfig) -> anyhow::Result<(Server, String)> {
         Some(dir) => Policy::open(dir)?.name,
         None => "routerag".to_owned(),
     };
-    Ok((serve::bind(&config, loaded).await?, model))
+    Ok((serve::bind(&config, credentials, loaded).await?, model))
 }
 
 /// Returns the index of the demo corpus; builds it if it is missing, does not fit the embedder, or was changed in an
