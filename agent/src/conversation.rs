@@ -51,6 +51,13 @@ impl ConversationMessage {
     pub fn new(role: Role, content: impl Into<String>) -> ConversationMessage {
         ConversationMessage { role, content: content.into(), calls: Vec::new() }
     }
+
+    /// Returns the size of all texts, in bytes: the content, and the calls.
+    pub fn bytes(&self) -> usize {
+        let argument = |(name, value): (&String, &Value)| name.len() + value.to_string().len();
+        let call = |call: &ToolCall| call.name.len() + call.arguments.iter().map(argument).sum::<usize>();
+        self.content.len() + self.calls.iter().map(call).sum::<usize>()
+    }
 }
 
 /// A chat and the question in it that is to be answered.
@@ -144,12 +151,8 @@ impl Conversation {
 
     /// Returns the size of all texts, in bytes: messages, calls, and descriptions of tools.
     pub fn bytes(&self) -> usize {
-        let argument = |(name, value): (&String, &Value)| name.len() + value.to_string().len();
-        let call = |call: &ToolCall| call.name.len() + call.arguments.iter().map(argument).sum::<usize>();
-        let message =
-            |message: &ConversationMessage| message.content.len() + message.calls.iter().map(call).sum::<usize>();
         let tools = self.tools.iter().map(|tool| serde_json::to_vec(tool).map_or(0, |json| json.len()));
-        self.messages.iter().map(message).sum::<usize>() + tools.sum::<usize>()
+        self.messages.iter().map(ConversationMessage::bytes).sum::<usize>() + tools.sum::<usize>()
     }
 
     /// Returns the same chat without its messages before `start`, which is at most the index of the question. Keeps

@@ -28,11 +28,11 @@ use super::state::{AppState, now};
 use super::unknown_id;
 use crate::store::{RecordKey, RecordKind, RecordOrder, RecordRange};
 
-/// Maximum number of items that a response reads from its conversation.
-const MAX_ITEMS: usize = 1000;
+/// Maximum number of items that a response continues, of its conversation or of a chain of responses.
+pub(super) const MAX_ITEMS: usize = 1000;
 
-/// Maximum size of the texts that a response reads from its conversation, in bytes.
-const MAX_TEXT: usize = 16 << 20;
+/// Maximum size of the texts of these items, in bytes.
+pub(super) const MAX_TEXT: usize = 16 << 20;
 
 /// Number of items that are read at once. Each may be as large as a request.
 const READ_AT_ONCE: usize = 20;

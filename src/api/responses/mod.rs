@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `request`, `input`, `tool`, `function_tool`, `format`, `show` | request types and their options |
 //! | `parsed_item`, `chat_history`, `references` | from the items of an input to the messages of a conversation |
+//! | `chain_limits` | limits of the messages that a response continues |
 //! | `plan` | validated requests |
 //! | `object`, `item`, `attributes`, `event` | response types |
 //! | `response_builder`, `generation` | from the events of an episode to items and events |
@@ -17,6 +18,7 @@
 pub mod attributes;
 mod background;
 pub(super) mod cancel;
+mod chain_limits;
 pub(super) mod chat_history;
 pub mod delete;
 mod entry;
@@ -60,7 +62,7 @@ use entry::ResponseEntry;
 use event::ResponseEvent;
 use object::ResponseObject;
 use plan::{ResponsePlan, of_input};
-use request::ResponsesRequest;
+use request::{ResponsesRequest, Truncation};
 
 pub use store::Responses;
 
@@ -125,7 +127,10 @@ async fn continued(state: &AppState, caller: &Caller, request: &ResponsesRequest
             let message = "`conversation` and `previous_response_id` exclude each other: give one of them";
             Err(ApiError::invalid("conversation", message))
         }
-        (Some(id), None) => state.responses.conversation(id, caller).await,
+        (Some(id), None) => {
+            let truncates = request.truncation == Some(Truncation::Auto);
+            state.responses.conversation(id, caller).await?.limited(truncates)
+        }
         (None, Some(conversation)) => conversations::messages(state, caller, conversation.id()).await,
         (None, None) => Ok(ChatHistory::default()),
     }

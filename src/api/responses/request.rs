@@ -61,8 +61,9 @@ pub struct ResponsesRequest {
     /// count, evidence does not.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<u32>,
-    /// `disabled` (the default): a conversation that is too long for the context is refused. `auto`: its oldest turns are
-    /// dropped; instructions and the question are kept.
+    /// `disabled` (the default): a conversation that is too long for the context is refused, and so is a previous
+    /// response with more than 1000 messages or 16 MiB of text. `auto`: the oldest turns are dropped; instructions and
+    /// the question are kept.
     pub truncation: Option<Truncation>,
     /// Sampling temperature.
     #[schema(minimum = 0, maximum = 2)]

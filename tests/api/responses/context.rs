@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use waymark_engine::mock::Lines;
 
 use super::{answer, ask, create, fetch};
-use crate::harness::{TestServer, says, script};
+use crate::harness::{TestServer, says, script, with_fields};
 
 async fn count(server: &TestServer, body: &Value) -> (u16, Value) {
     crate::harness::answer(server.post("/v1/responses/input_tokens", body).await).await
@@ -80,6 +80,27 @@ async fn the_oldest_turns_make_room_if_the_client_says_so() {
     assert_eq!(whole["usage"]["input_tokens"], alone["usage"]["input_tokens"]);
     let (status, refused) = create(&server, &ask(json!({"input": "x".repeat(40_000), "truncation": "auto"}))).await;
     assert_eq!((status, &refused["error"]["code"]), (400, &json!("context_length_exceeded")), "{refused}");
+    server.quiet().await;
+}
+
+#[tokio::test]
+async fn a_chain_of_responses_has_a_limit() {
+    let server = TestServer::new(says("hi")).await;
+    let turns = |count: usize| vec![json!({"role": "user", "content": "a"}); count];
+    // With its answer, one message more than a response continues.
+    let (status, long) = create(&server, &ask(json!({"input": turns(1000), "truncation": "auto"}))).await;
+    assert_eq!(status, 200, "{long}");
+    let follow = ask(json!({"previous_response_id": long["id"]}));
+    for refused in [create(&server, &follow).await, count(&server, &follow).await] {
+        let (status, refused) = refused;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!("previous_response_id")), "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains("1001 messages"), "{refused}");
+    }
+    let (status, shorter) = create(&server, &with_fields(follow, json!({"truncation": "auto"}))).await;
+    assert_eq!(status, 200, "{shorter}");
+    // The dropped turn is gone, but the new ones count.
+    let (_, refused) = create(&server, &ask(json!({"previous_response_id": shorter["id"]}))).await;
+    assert!(refused["error"]["message"].as_str().unwrap().contains("1002 messages"), "{refused}");
     server.quiet().await;
 }
 
