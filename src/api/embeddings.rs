@@ -248,8 +248,10 @@ async fn embed(
         let turn = if remote { None } else { Some(served.queue.turn().await) };
         // Admitted after the turn was taken, so a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).max().unwrap_or(0);
-        let share =
-            if remote { None } else { Some(state.admit_embedding("input", longest, embedder.max_bytes()).await?) };
+        let share = match remote {
+            true => None,
+            false => Some(state.admit_embedding(caller, "input", longest, embedder.max_bytes()).await?),
+        };
         let work = move || -> Result<_, ApiError> {
             // The blocking thread holds them, because it keeps working even if the request is dropped.
             let _held = (place, turn, share);

@@ -1,15 +1,18 @@
 //! Admission of texts to encoding: the same bounds for every route that turns text into tokens.
 //!
 //! A text that is too long is refused by its size in bytes. Other texts wait for a share of a memory budget, of which
-//! long and short texts have one half each, so a short prompt does not wait for megabytes of text.
+//! long and short texts have one half each, so a short prompt does not wait for megabytes of text. Tenants wait in turn,
+//! so many long texts of one do not hold up those of others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use waymark_agent::FairSemaphore;
 use waymark_models::tokenizer::encoding_memory;
 
+use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::error::{ApiError, Code};
 use super::state::AppState;
@@ -26,10 +29,18 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Memory for encoding texts; clones share it. One half is for short texts, the other for long ones.
 #[derive(Debug, Clone)]
 pub(crate) struct EncodingBudget {
-    short: Arc<Semaphore>,
-    long: Arc<Semaphore>,
+    short: BudgetHalf,
+    long: BudgetHalf,
     /// Number of permits of each half.
     units: u32,
+}
+
+/// Half of the memory, and the turns in which tenants wait for it.
+#[derive(Debug, Clone)]
+struct BudgetHalf {
+    memory: Arc<Semaphore>,
+    /// Place for the one text that waits for memory next.
+    turns: Arc<FairSemaphore>,
 }
 
 /// Share of the memory for encoding, given back when dropped.
@@ -42,24 +53,35 @@ impl EncodingBudget {
     /// Creates a budget of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let units = units(bytes / 2);
-        let half = || Arc::new(Semaphore::new(units as usize));
+        let half = || BudgetHalf {
+            memory: Arc::new(Semaphore::new(units as usize)),
+            // Each waiter is a request, and those are bounded.
+            turns: FairSemaphore::new(1, usize::MAX),
+        };
         Self { short: half(), long: half(), units }
     }
 
-    /// Waits for the `memory` bytes that encoding a text of `bytes` bytes takes. A text that takes more than its half
-    /// of the budget waits until it has all of that half.
+    /// Waits for the `memory` bytes that encoding a text of `bytes` bytes of `tenant` takes. A text that takes more than
+    /// its half of the budget waits until it has all of that half.
     ///
     /// # Errors
     /// 503 after 30 seconds.
-    async fn share(&self, bytes: usize, memory: usize) -> Result<EncodingShare, ApiError> {
+    async fn share(&self, tenant: u64, bytes: usize, memory: usize) -> Result<EncodingShare, ApiError> {
         let half = if bytes <= SHORT { &self.short } else { &self.long };
         let share = units(memory).min(self.units);
-        let wait = timeout(MAX_WAIT, Arc::clone(half).acquire_many_owned(share));
-        // The semaphore is never closed, so only the time can run out.
-        let held = wait.await.ok().and_then(Result::ok);
+        // Neither semaphore is ever closed, so only the time can run out.
+        let held = timeout(MAX_WAIT, half.take(tenant, share)).await.ok().flatten();
         held.map(|held| EncodingShare { _held: held }).ok_or_else(|| {
             ApiError::new(Code::QueueFull, "too many texts are being encoded: try again later, or send shorter ones")
         })
+    }
+}
+
+impl BudgetHalf {
+    /// Waits for the turn of `tenant` and then for `share` permits. `None` if a semaphore is closed.
+    async fn take(&self, tenant: u64, share: u32) -> Option<OwnedSemaphorePermit> {
+        let _turn = self.turns.wait(tenant)?.await.ok()?;
+        Arc::clone(&self.memory).acquire_many_owned(share).await.ok()
     }
 }
 
@@ -70,42 +92,44 @@ fn units(bytes: usize) -> u32 {
 }
 
 impl AppState {
-    /// Admits texts that the policies' tokenizer encodes one after another; the longest has `bytes` bytes. The caller
-    /// must hold the share until all texts are encoded.
+    /// Admits texts of `caller` that the policies' tokenizer encodes one after another; the longest has `bytes` bytes.
+    /// The share must be held until all texts are encoded.
     ///
     /// # Errors
     /// 400 if the text cannot fit into a sequence, 503 if too many others are being encoded.
-    pub(super) async fn admit_text(&self, bytes: usize) -> Result<EncodingShare, ApiError> {
+    pub(super) async fn admit_text(&self, caller: &Caller, bytes: usize) -> Result<EncodingShare, ApiError> {
         self.runtime.check_bytes(bytes)?;
-        self.encoding.share(bytes, self.runtime.tokenizer.encoding_memory(bytes)).await
+        self.encoding.share(caller.tenant(), bytes, self.runtime.tokenizer.encoding_memory(bytes)).await
     }
 
-    /// Encodes a text of `bytes` bytes in `work`, on a blocking thread.
+    /// Encodes a text of `caller` with `bytes` bytes in `work`, on a blocking thread.
     ///
     /// # Errors
     /// Same as [`admit_text`](Self::admit_text), and the errors of `work`.
     pub(super) async fn encode<T: Send + 'static>(
         &self,
+        caller: &Caller,
         bytes: usize,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let share = self.admit_text(bytes).await?;
+        let share = self.admit_text(caller, bytes).await?;
         run_blocking(holding(share, work)).await
     }
 
-    /// Admits texts to encoding by an embedder that reads at most `limit` bytes of a text; the longest has `bytes`
-    /// bytes.
+    /// Admits texts of `caller` to encoding by an embedder that reads at most `limit` bytes of a text; the longest has
+    /// `bytes` bytes.
     ///
     /// # Errors
     /// 400 if the text is longer than the limit, 503 if too many others are being encoded.
     pub(super) async fn admit_embedding(
         &self,
+        caller: &Caller,
         param: &str,
         bytes: usize,
         limit: usize,
     ) -> Result<EncodingShare, ApiError> {
         check_embedded(param, bytes, limit)?;
-        self.encoding.share(bytes, encoding_memory(bytes)).await
+        self.encoding.share(caller.tenant(), bytes, encoding_memory(bytes)).await
     }
 }
 
@@ -133,17 +157,21 @@ fn holding<T>(share: EncodingShare, work: impl FnOnce() -> T) -> impl FnOnce() -
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Mutex;
+
+    use tokio::task::JoinSet;
+
     use super::*;
 
     /// Returns `true` if a text of `bytes` bytes has to wait.
     async fn waits(budget: &EncodingBudget, bytes: usize) -> bool {
-        timeout(Duration::from_millis(20), budget.share(bytes, encoding_memory(bytes))).await.is_err()
+        timeout(Duration::from_millis(20), budget.share(0, bytes, encoding_memory(bytes))).await.is_err()
     }
 
     #[tokio::test]
     async fn long_texts_wait_for_each_other_and_short_ones_do_not() {
         let budget = EncodingBudget::new(256 << 20);
-        let first = budget.share(2 << 20, encoding_memory(2 << 20)).await.unwrap();
+        let first = budget.share(0, 2 << 20, encoding_memory(2 << 20)).await.unwrap();
         assert!(waits(&budget, 2 << 20).await && !waits(&budget, 100).await);
         drop(first);
         assert!(!waits(&budget, 2 << 20).await);
@@ -152,9 +180,29 @@ mod tests {
     #[tokio::test]
     async fn a_text_beyond_the_whole_budget_is_encoded_alone() {
         let budget = EncodingBudget::new(1);
-        let only = budget.share(usize::MAX, encoding_memory(usize::MAX)).await.unwrap();
+        let only = budget.share(0, usize::MAX, encoding_memory(usize::MAX)).await.unwrap();
         assert!(waits(&budget, SHORT + 1).await);
         drop(only);
         assert!(!waits(&budget, SHORT + 1).await);
+    }
+
+    #[tokio::test]
+    async fn tenants_take_turns() {
+        let budget = EncodingBudget::new(1);
+        let encoded = Arc::new(Mutex::new(Vec::new()));
+        let running = budget.share(1, SHORT + 1, 1).await.unwrap();
+        let mut waiting = JoinSet::new();
+        for tenant in [1, 1, 1, 1, 2] {
+            let budget = budget.clone();
+            let encoded = Arc::clone(&encoded);
+            waiting.spawn(async move {
+                let _share = budget.share(tenant, SHORT + 1, 1).await.unwrap();
+                encoded.lock().unwrap().push(tenant);
+            });
+            tokio::task::yield_now().await;
+        }
+        drop(running);
+        waiting.join_all().await;
+        assert_eq!(*encoded.lock().unwrap(), [1, 1, 2, 1, 1], "the text of the second tenant does not wait for all");
     }
 }

@@ -143,7 +143,8 @@ async fn build_recorded(
     let records = records.collect::<Result<Vec<bool>, _>>()?;
     let calls = requests.iter().all(|request| request.options.form.is_none());
     let schema = requests.iter().any(|request| request.options.compiles(policy, &request.conversation));
-    let share = state.admit_text(requests.iter().map(EpisodeRequest::prompt_bytes).max().unwrap_or(0)).await?;
+    let longest = requests.iter().map(EpisodeRequest::prompt_bytes).max().unwrap_or(0);
+    let share = state.admit_text(caller, longest).await?;
     let builder = EpisodeBuilder { state: state.clone(), caller: caller.clone(), policy: policy.clone(), seed };
     let admission = RequestAdmission::default();
     let shared = admission.clone();

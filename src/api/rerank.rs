@@ -198,8 +198,10 @@ async fn score(
         let turn = if remote { None } else { Some(served.queue.turn().await) };
         // Admitted after the turn was taken, so a waiting chunk holds no memory for encoding.
         let longest = chunk.iter().map(String::len).chain([query.len()]).max().unwrap_or(0);
-        let share =
-            if remote { None } else { Some(state.admit_embedding("documents", longest, MAX_TEXT_BYTES).await?) };
+        let share = match remote {
+            true => None,
+            false => Some(state.admit_embedding(caller, "documents", longest, MAX_TEXT_BYTES).await?),
+        };
         let reranker = Arc::clone(&served.reranker);
         let query = Arc::clone(&query);
         let work = move || -> Result<_, ApiError> {

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use waymark_agent::Conversation;
 use waymark_models::tokenizer::Tokenizer;
 
+use super::auth::Caller;
 use super::blocking::run_blocking;
 use super::body::{JsonBody, WireRequest};
 use super::chat::messages::conversation;
@@ -75,6 +76,7 @@ pub struct Detokenized {
 ))]
 pub(super) async fn tokenize(
     State(state): State<AppState>,
+    caller: Caller,
     JsonBody(request): JsonBody<TokenizeRequest>,
 ) -> Result<axum::Json<TokenList>, ApiError> {
     let policy = state.policy_or_first(request.model.as_deref())?.policy.clone();
@@ -101,7 +103,7 @@ pub(super) async fn tokenize(
         let token_strs = named.then(|| tokens.iter().map(name).collect());
         Ok(TokenList { count: tokens.len(), max_model_len: runtime.engine.limit(), tokens, token_strs })
     };
-    let made = state.encode(bytes, work).await;
+    let made = state.encode(&caller, bytes, work).await;
     made.map(axum::Json).map_err(|error| error.renamed("messages", param))
 }
 

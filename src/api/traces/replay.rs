@@ -220,7 +220,7 @@ async fn again(
     // Given IDs are not encoded, and need no memory for that.
     let schema = options.compiles(policy, &kept.asked.conversation);
     let bytes = if options.prompt.is_some() { 0 } else { kept.asked.conversation.bytes() };
-    let share = state.admit_text(bytes).await?;
+    let share = state.admit_text(caller, bytes).await?;
     let runtime = state.runtime.clone();
     let kept = kept.clone();
     let policy = policy.clone();
