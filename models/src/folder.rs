@@ -1,11 +1,11 @@
 //! Atomic replacement of folders: after a crash, the old or the new content is there, never a mixture.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::ModelError;
+use crate::durable_file::{self, sibling};
 
 /// A folder under construction: its files are written into [`part`](Self::part), and [`finish`](Self::finish)
 /// publishes them under the final name.
@@ -54,7 +54,7 @@ impl FolderDraft {
         remove(old)?;
         swap(part, path, old)?;
         // The rename itself must be on disk before the only other copy is removed.
-        sync(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+        durable_file::sync_parent(path).map_err(ModelError::io("sync the folder of", path))?;
         remove(old)
     }
 }
@@ -108,20 +108,8 @@ fn sync_tree(dir: &Path) -> Result<(), ModelError> {
     sync(dir)
 }
 
-/// Syncs a file, or a directory's entries, to disk on systems where a read-only handle allows this.
 fn sync(path: &Path) -> Result<(), ModelError> {
-    if cfg!(not(unix)) {
-        return Ok(());
-    }
-    File::open(path).and_then(|file| file.sync_all()).map_err(ModelError::io("sync", path))
-}
-
-/// Hidden sibling of a folder: `.<name><end>`.
-fn sibling(dir: &Path, end: &str) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(dir.file_name().unwrap_or_default());
-    name.push(end);
-    dir.with_file_name(name)
+    durable_file::sync(path).map_err(ModelError::io("sync", path))
 }
 
 #[cfg(test)]

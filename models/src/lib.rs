@@ -13,6 +13,7 @@ pub mod chat;
 pub mod checkpoint;
 pub mod cuda;
 pub mod decoder;
+pub mod durable_file;
 pub mod embedder;
 mod encoder;
 pub mod error;
@@ -26,7 +27,6 @@ pub mod reranker;
 pub mod sampler;
 pub mod tokenizer;
 pub mod weights;
-mod whole_file;
 
 pub use batch::{AdapterSlot, BLOCK, BatchRow, ForwardBatch, LogitPositions, Logits};
 pub use error::ModelError;

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::{Context, bail, ensure};
 use waymark_agent::{Generator, LogprobFingerprint, Policy, Runtime, SessionSource, Steps};
 use waymark_engine::{Generate, Origin, SessionOptions};
+use waymark_models::durable_file;
 use waymark_models::sampler::SamplingParams;
 use waymark_models::tokenizer::{Specials, Tokenizer};
 
-use crate::durable_file;
 use crate::fleet::PROBE;
 
 /// Header of the fingerprint's table in `policy.toml`.

@@ -18,7 +18,6 @@ pub mod assembly;
 pub mod cache;
 pub mod config;
 pub mod device;
-pub mod durable_file;
 pub mod embedding;
 pub mod environment;
 pub mod evaluate;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use waymark_runtime::durable_file;
+use waymark_models::durable_file;
 
 /// Replaces a file with the JSON of `value`. A killed process leaves the old file or the new one.
 pub(super) fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {

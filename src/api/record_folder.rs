@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use uuid::Uuid;
-use waymark_runtime::durable_file;
+use waymark_models::durable_file;
 
 use super::json_file;
 

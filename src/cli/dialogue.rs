@@ -1,13 +1,14 @@
 //! Conversation of a terminal: its questions and answers, and the file that keeps them between two commands.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use waymark_models::durable_file;
 
 /// Maximum number of exchanges; the oldest are dropped first.
 const MOST: usize = 32;
@@ -98,25 +99,9 @@ impl Dialogue {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(about)?;
         }
-        // The number of the process keeps two commands apart that save at the same time.
-        let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-        let written = private_file(&draft)
-            .and_then(|mut file| file.write_all(&serde_json::to_vec(self)?))
-            .and_then(|()| fs::rename(&draft, path));
-        if written.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        written.with_context(about)
+        let json = serde_json::to_vec(self)?;
+        durable_file::replace_private(path, &json).with_context(about)
     }
-}
-
-/// Creates a file that only its owner can read.
-fn private_file(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
 }
 
 /// Returns the file that `ask` keeps its conversation in: `asked`, or one in the user's state folder

@@ -1,7 +1,5 @@
 //! `waymark index export`: writes the documents of an index for building another one.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,8 +9,9 @@ use indicatif::ProgressBar;
 use waymark_index::corpus::is_json;
 use waymark_index::openie::Builtin;
 use waymark_index::{Contents, Extract, GraphInfo, Manifest};
+use waymark_models::durable_file;
 use waymark_runtime::config::local_index;
-use waymark_runtime::{durable_file, progress};
+use waymark_runtime::progress;
 
 use super::build_bars::LOG_INTERVAL;
 
@@ -101,32 +100,18 @@ impl ExportArgs {
     }
 }
 
-/// Replaces the file at `path` atomically with what `fill` writes: to a temporary file beside it, synced, then renamed.
+/// Replaces the file at `path` atomically with what `fill` writes.
 fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
     // The rename would put a file in place of a device or a pipe, such as `/dev/stdout`.
     ensure!(path.is_file() || !path.exists(), "--out {}: not a regular file", path.display());
-    let mut name = OsString::from(".");
-    name.push(path.file_name().with_context(|| format!("--out {}: no file name", path.display()))?);
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let file = File::create(&part).with_context(|| format!("cannot create {}", part.display()))?;
-    let mut file = BufWriter::new(file);
-    let filled = fill(&mut file).and_then(|()| {
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        Ok(fs::rename(&part, path)?)
-    });
-    if filled.is_err() {
-        // The temporary file carries this process's ID, so no other process uses it.
-        let _ = fs::remove_file(&part);
-    }
-    filled.with_context(|| format!("cannot write {}", path.display()))?;
-    // Until the folder is synced, the rename may be lost in a crash.
-    durable_file::sync_parent(path).with_context(|| format!("cannot sync the folder of {}", path.display()))
+    durable_file::replace_with(path, |file| fill(file)).with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use waymark_runtime::durable_file;
+use waymark_models::durable_file;
 
 use super::entry::KeyEntry;
 use super::file;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use waymark_runtime::durable_file;
+use waymark_models::durable_file;
 
 use super::entry::KeyEntry;
 use super::file::{self, FileError};
@@ -98,23 +98,12 @@ fn without(text: &str, place: usize, count: usize) -> Option<String> {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     // A link is followed, because the rename would otherwise replace the link.
     let path = &fs::canonicalize(path)?;
-    let draft = path.with_extension(format!("{}.tmp", std::process::id()));
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&draft)?;
-        // Set before the content is written, because others may not be allowed to read it. A server of another user
-        // must still be able to.
-        let before = fs::metadata(path)?;
-        give_to_owner_of(&before, &file)?;
-        file.set_permissions(before.permissions())?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&draft);
-    })?;
-    // Until the folder is synced, a crash may bring the revoked key back.
-    durable_file::sync_parent(path)
+    let before = fs::metadata(path)?;
+    durable_file::replace_with(path, |file| {
+        // A server of another user must still be able to read the file.
+        give_to_owner_of(&before, file.get_ref())?;
+        file.write_all(text.as_bytes())
+    })
 }
 
 /// Gives `file` the owner and the group in `before`.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Progress, PullError};
-use crate::{catalog, whole_file};
+use crate::{catalog, durable_file};
 
 /// A folder of verified files. A record next to them holds the hashes and modification times, so starting does
 /// not have to read hundreds of megabytes again.
@@ -98,7 +98,7 @@ impl Store {
     /// Pins the files to a commit.
     pub(super) fn pin(&self, commit: &str) -> Result<(), PullError> {
         let path = self.path(COMMIT);
-        whole_file::write(&path, &self.path(".commit.new"), commit.as_bytes()).map_err(PullError::io(&path))
+        durable_file::replace(&path, commit.as_bytes()).map_err(PullError::io(&path))
     }
 
     /// Files as they were recorded.
@@ -207,7 +207,7 @@ impl Store {
         fs::create_dir_all(parent).map_err(PullError::io(parent))?;
         fs::rename(from, &path).map_err(PullError::io(&path))?;
         // The new name must be on disk before the record says that the file is there.
-        File::open(parent).and_then(|folder| folder.sync_all()).map_err(PullError::io(parent))
+        durable_file::sync_parent(&path).map_err(PullError::io(parent))
     }
 
     /// Records all files as verified and removes the unfinished downloads.
@@ -216,9 +216,8 @@ impl Store {
             |file: &catalog::File| self.record(&file.path, &file.sha256).map_err(PullError::io(&self.path(&file.path)));
         let records = files.iter().map(record).collect::<Result<Vec<_>, _>>()?;
         let note = self.path(NOTE);
-        let fresh = self.path(".checked.new");
         let text = serde_json::to_vec_pretty(&records).map_err(io::Error::from).map_err(PullError::io(&note))?;
-        whole_file::write(&note, &fresh, &text).map_err(PullError::io(&note))?;
+        durable_file::replace(&note, &text).map_err(PullError::io(&note))?;
         match fs::remove_dir_all(self.partial()) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 Err(PullError::Io { path: self.partial(), source })

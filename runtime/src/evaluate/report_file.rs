@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use waymark_models::durable_file;
 
 use super::EpisodeRow;
-use crate::durable_file;
 
 /// A row with the names of its question set and its arm.
 #[derive(Serialize)]

@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use waymark_models::durable_file;
+
 use super::SnapshotError;
 use super::published::{Part, PublishedFile};
-use crate::durable_file;
 
 /// Ending of the name of a file that is being fetched.
 const PARTIAL: &str = ".fetched";

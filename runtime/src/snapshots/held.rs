@@ -10,10 +10,10 @@ use std::path::Path;
 
 use waymark_index::layout::{DELTA, HISTORY, LOCK, SNAPSHOT};
 use waymark_index::{IndexError, MANIFEST};
+use waymark_models::durable_file;
 
 use super::SnapshotError;
 use super::published::{Part, PublishedFile, PublishedIndex};
-use crate::durable_file;
 
 /// Name of the manifest of the publication that a directory holds.
 pub(super) const HELD: &str = ".waymark.replica.json";

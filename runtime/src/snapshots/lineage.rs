@@ -7,10 +7,10 @@ use std::io;
 use std::path::{self, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use waymark_models::durable_file;
 
 use super::SnapshotError;
 use super::published::PublishedIndex;
-use crate::durable_file;
 
 /// Name of the file in the directory of an index.
 const LINEAGE: &str = ".waymark.published.json";

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use waymark_runtime::durable_file;
+use waymark_models::durable_file;
 
 use super::registry::{PartialFile, unwritable};
 use crate::api::blocking::run_blocking;

@@ -1,14 +1,15 @@
 //! Measurements and failures, saved as they come: a GPU may be lent for minutes only and taken away without notice.
 
 use std::any::Any;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use futures::FutureExt;
 use waymark_engine::panic_message;
+use waymark_models::durable_file;
 
 use super::report::GpuReport;
 
@@ -59,7 +60,7 @@ impl ReportLedger {
     pub(super) fn save(&self) -> anyhow::Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
         let text = serde_json::to_string_pretty(&self.report)?;
-        write(path, &text).with_context(|| format!("cannot write {}", path.display()))
+        durable_file::replace(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Returns the first failure, if any.
@@ -69,14 +70,6 @@ impl ReportLedger {
             None => Ok(()),
         }
     }
-}
-
-/// Replaces a file by a rename, so a killed program leaves the old content.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    fs::write(&part, text)?;
-    fs::rename(&part, path)
 }
 
 /// Runs part of the work, converting a panic into an error.
@@ -97,6 +90,9 @@ fn panicked(panic: &(dyn Any + Send)) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     async fn never() -> anyhow::Result<()> {

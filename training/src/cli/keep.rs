@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
+use waymark_models::durable_file;
 use waymark_runtime::assembly;
 use waymark_runtime::config::DEFAULT_MODEL;
 
@@ -13,7 +14,6 @@ use crate::data::scripted;
 use crate::decline_writer::DeclineWriter;
 use crate::hash;
 use crate::mode_table::{MIN_TRAJECTORIES, ModeTable};
-use crate::run::durable;
 use crate::sample::Sample;
 use crate::sample_filter::SampleFilter;
 use crate::sample_lines;
@@ -133,12 +133,13 @@ impl Args {
         if self.by_kind {
             kept.iter().for_each(|&at| samples[at].adopt_modes());
         }
-        durable::write_with(&self.out, |file| {
+        let written = durable_file::replace_with(&self.out, |file| {
             kept.iter().try_for_each(|&at| {
                 serde_json::to_writer(&mut *file, &samples[at])?;
                 file.write_all(b"\n")
             })
-        })?;
+        });
+        written.with_context(|| format!("cannot write {}", self.out.display()))?;
         anstream::println!("kept {} of {total} trajectories: {}", kept.len(), self.out.display());
         Ok(())
     }

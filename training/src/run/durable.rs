@@ -1,16 +1,11 @@
-//! Atomic writes of files and directories.
-//!
-//! A write goes to a temporary file next to the target, which is synced and renamed; then the directory is synced.
-//! POSIX guarantees that after a crash the name refers to the old content or to the new one. The temporary file is
-//! `.<name>.<process>.part`, because a trainer and `train report` may write the same file at the same time.
+//! Atomic writes of files and directories of a run.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 
+use waymark_models::durable_file::{self, is_part};
 use waymark_models::folder::FolderDraft;
-use waymark_runtime::durable_file;
 
 use super::RunError;
 
@@ -19,28 +14,7 @@ use super::RunError;
 /// # Errors
 /// On an I/O error. An existing file is then unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
-    write_with(path, |file| file.write_all(bytes))
-}
-
-/// Writes a file atomically like [`write()`], for contents too large to hold in memory twice.
-///
-/// # Errors
-/// Same as [`write()`], or the error of `fill`.
-pub fn write_with(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), RunError> {
-    // In the same directory, because a rename is atomic only within a file system.
-    let part = sibling(path, &format!(".{}.part", std::process::id()));
-    let filled = File::create(&part).and_then(|file| {
-        let mut file = BufWriter::new(file);
-        fill(&mut file)?;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
-    });
-    if let Err(error) = filled {
-        // No other process uses the temporary file of this one.
-        drop(fs::remove_file(&part));
-        return Err(RunError::io("write", &part)(error));
-    }
-    fs::rename(&part, path).map_err(RunError::io("replace", path))?;
-    sync_parent(path)
+    durable_file::replace(path, bytes).map_err(RunError::io("write", path))
 }
 
 /// Writes a directory atomically: `fill` writes its files into a temporary directory, which is then renamed. A
@@ -80,26 +54,12 @@ pub fn sweep(dir: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Returns `true` for the name of a temporary file.
-pub(super) fn is_part(name: &str) -> bool {
-    let stem = name.strip_prefix('.').and_then(|name| name.strip_suffix(".part"));
-    let process = stem.and_then(|stem| stem.rsplit_once('.')).map(|(_, process)| process);
-    process.is_some_and(|process| !process.is_empty() && process.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
 /// Syncs the parent directory of `path`, so that the entry survives a crash.
 ///
 /// # Errors
 /// On an I/O error.
 pub(crate) fn sync_parent(path: &Path) -> Result<(), RunError> {
     durable_file::sync_parent(path).map_err(RunError::io("sync the directory of", path))
-}
-
-fn sibling(path: &Path, end: &str) -> PathBuf {
-    let mut name = OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(end);
-    path.with_file_name(name)
 }
 
 #[cfg(test)]
@@ -112,30 +72,6 @@ mod tests {
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
-    }
-
-    #[test]
-    fn writes_replace_files_and_leave_no_temporary_file() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("a.toml");
-        write(&path, b"first, and long").unwrap();
-        write(&path, b"second").unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"second");
-        assert_eq!(names(temp.path()), ["a.toml"]);
-    }
-
-    #[test]
-    fn a_failed_write_leaves_the_old_file() {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("a");
-        write(&path, b"old").unwrap();
-        let error = write_with(&path, |file| {
-            file.write_all(b"ne")?;
-            Err(io::Error::other("the disk is full"))
-        });
-        assert!(error.unwrap_err().to_string().contains("the disk is full"));
-        assert_eq!(fs::read(&path).unwrap(), b"old");
-        assert_eq!(names(temp.path()), ["a"]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use waymark_models::durable_file::is_part;
+
 use super::{RunError, durable};
 
 const FACTS: &str = "run.toml";
@@ -116,7 +118,7 @@ impl RunFolder {
                 return Err(RunError::Exists { dir: dir.to_owned() });
             }
             // A process killed between taking the lock and writing `run.toml` leaves only these files.
-            foreign |= name != LOCK && !durable::is_part(&name.to_string_lossy());
+            foreign |= name != LOCK && !is_part(&name.to_string_lossy());
         }
         if foreign { Err(RunError::Foreign { dir: dir.to_owned() }) } else { Ok(()) }
     }

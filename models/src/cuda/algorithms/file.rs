@@ -3,12 +3,11 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, AlgorithmScope, AlgorithmTable, MatMulShape};
-use crate::whole_file;
+use crate::durable_file;
 
 /// Maximum size of the file in bytes; a larger one is not read.
 const MAX_BYTES: u64 = 8 << 20;
@@ -78,9 +77,7 @@ impl AlgorithmFile {
         if let Some(folder) = self.0.parent() {
             fs::create_dir_all(folder)?;
         }
-        // Another process may write at the same time.
-        let fresh = self.0.with_extension(format!("{}.part", process::id()));
-        whole_file::write(&self.0, &fresh, &bytes)
+        durable_file::replace(&self.0, &bytes)
     }
 }
 
