@@ -48,13 +48,10 @@ impl LockedFolder {
         if !names.is_empty() && !ours {
             return Err(IndexError::Foreign { dir: dir.to_owned() });
         }
-        let path = dir.join(LOCK);
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(IndexError::io("create", &path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(LockedFolder { dir: dir.to_owned(), accepted: Vec::new(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(IndexError::Locked { dir: dir.to_owned() }),
-            Err(TryLockError::Error(error)) => Err(IndexError::io("lock", &path)(error)),
+        let dir = dir.to_owned();
+        match try_lock(&dir.join(LOCK))? {
+            Some(lock) => Ok(LockedFolder { dir, accepted: Vec::new(), _lock: lock }),
+            None => Err(IndexError::Locked { dir }),
         }
     }
 
@@ -155,14 +152,8 @@ pub(crate) struct MergeLock {
 impl MergeLock {
     /// Takes the permission. `None` if another merge is running, in this process or another.
     pub(crate) fn take(dir: &Path) -> Result<Option<MergeLock>, IndexError> {
-        let path = dir.join(MERGE_LOCK);
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(IndexError::io("create", &path))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(MergeLock { dir: dir.to_owned(), _lock: lock })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(IndexError::io("lock", &path)(error)),
-        }
+        let lock = try_lock(&dir.join(MERGE_LOCK))?;
+        Ok(lock.map(|lock| MergeLock { dir: dir.to_owned(), _lock: lock }))
     }
 
     /// Creates the folder of the merged snapshot, after removing those of killed merges.
@@ -193,6 +184,17 @@ impl Drop for PartialSnapshot {
     fn drop(&mut self) {
         // The next build sweeps what cannot be removed now.
         let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Locks the file at `path`, creating it if it is missing. `None` if it is locked already.
+fn try_lock(path: &Path) -> Result<Option<File>, IndexError> {
+    let file = File::options().create(true).truncate(false).write(true).open(path);
+    let file = file.map_err(IndexError::io("create", path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(IndexError::io("lock", path)(error)),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod durable_file;
 pub mod embedder;
 mod encoder;
 pub mod error;
+pub mod file_lock;
 pub mod folder;
 pub mod gradient;
 pub mod grammar;

@@ -1,6 +1,6 @@
 //! One folder of the cache: its contents, how files enter it, and its lock.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{Progress, PullError};
-use crate::{catalog, durable_file};
+use crate::{catalog, durable_file, file_lock};
 
 /// A folder of verified files. A record next to them holds the hashes and modification times, so starting does
 /// not have to read hundreds of megabytes again.
@@ -65,17 +65,11 @@ impl Store {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(PullError::io(parent))?;
         }
-        let file =
-            File::options().create(true).truncate(false).write(true).open(&path).map_err(PullError::io(&path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                progress.update("waiting for another pull of the same weights", 0, None);
-                file.lock().map_err(PullError::io(&path))?;
-            }
-            Err(TryLockError::Error(source)) => return Err(PullError::Io { path, source }),
+        if let Some(lock) = file_lock::try_take(&path).map_err(PullError::io(&path))? {
+            return Ok(lock);
         }
-        Ok(file)
+        progress.update("waiting for another pull of the same weights", 0, None);
+        file_lock::take(&path).map_err(PullError::io(&path))
     }
 
     /// Returns `true` if all of these files were verified and no verified file has changed since.

@@ -4,13 +4,13 @@
 //! or a process that was killed before it wrote the record, leaves another manifest.
 
 use std::collections::HashSet;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
 use waymark_index::layout::{DELTA, HISTORY, LOCK, SNAPSHOT};
 use waymark_index::{IndexError, MANIFEST};
-use waymark_models::durable_file;
+use waymark_models::{durable_file, file_lock};
 
 use super::SnapshotError;
 use super::published::{Part, PublishedFile, PublishedIndex};
@@ -67,13 +67,7 @@ pub(super) fn local_manifest(dir: &Path) -> Result<Option<PublishedFile>, Snapsh
 
 /// Locks the file `path`, creating it if it is missing. `None` if another process has locked it.
 pub(super) fn lock(path: &Path) -> Result<Option<File>, SnapshotError> {
-    let file = File::options().create(true).truncate(false).write(true).open(path);
-    let file = file.map_err(SnapshotError::file("write", path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(SnapshotError::file("write", path)(error)),
-    }
+    file_lock::try_take(path).map_err(SnapshotError::file("write", path))
 }
 
 /// Locks the index in `dir` for writing, as a commit does.

@@ -5,8 +5,9 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use waymark_agent::{FairPermit, FairSemaphore, Search};
+use waymark_models::file_lock;
 use waymark_runtime::embedding::TextEmbedder;
 
 use super::ingestion;
@@ -87,8 +88,8 @@ impl VectorStores {
         let of_folder = || format!("--vector-stores {}", folder.display());
         let stores_folder = folder.join("stores");
         fs::create_dir_all(&stores_folder).with_context(of_folder)?;
-        let lock = File::create(folder.join(LOCK)).with_context(of_folder)?;
-        ensure!(lock.try_lock().is_ok(), "{}: another process uses this folder", of_folder());
+        let lock = file_lock::try_take(&folder.join(LOCK)).with_context(of_folder)?;
+        let lock = lock.with_context(|| format!("{}: another process uses this folder", of_folder()))?;
         let files = UploadedFiles::open(folder.join("files"), limits.storage).with_context(of_folder)?;
         record_folder::remove_unfinished(&stores_folder).with_context(of_folder)?;
         let mut stores = BTreeMap::new();

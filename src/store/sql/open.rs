@@ -1,13 +1,14 @@
 //! Opening of a state directory or a database.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
+use waymark_models::file_lock;
 
 use super::retention::{StateLimits, keep_within};
 use super::{Dialect, SqlStore, Tables, migration};
@@ -93,12 +94,7 @@ impl SqlStore {
 fn lock(dir: &Path) -> Result<File, StoreError> {
     let failed = |source| StoreError::Directory { path: dir.to_owned(), source };
     create_private(dir).map_err(failed)?;
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(dir.join(LOCK)).map_err(failed)?;
-    lock.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => StoreError::InUse(dir.to_owned()),
-        TryLockError::Error(source) => failed(source),
-    })?;
-    Ok(lock)
+    file_lock::try_take(&dir.join(LOCK)).map_err(failed)?.ok_or_else(|| StoreError::InUse(dir.to_owned()))
 }
 
 /// Creates a directory that only its owner can read: it will hold questions and answers.

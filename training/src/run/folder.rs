@@ -1,9 +1,10 @@
 //! Paths within the directory of a run, and the lock that keeps a second trainer out.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use waymark_models::durable_file::is_part;
+use waymark_models::file_lock;
 
 use super::{RunError, durable};
 
@@ -127,13 +128,8 @@ impl RunFolder {
 /// Locks a directory. The lock ends when the returned file is dropped, or with the process.
 pub(crate) fn lock(dir: &Path) -> Result<File, RunError> {
     let path = dir.join(LOCK);
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(RunError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(RunError::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(RunError::io("lock", &path)(error)),
-    }
+    let lock = file_lock::try_take(&path).map_err(RunError::io("lock", &path))?;
+    lock.ok_or_else(|| RunError::Locked { dir: dir.to_owned() })
 }
 
 /// Creates a directory with its parents, and syncs the entries of the new ones so that they survive a crash.

@@ -3,11 +3,12 @@
 
 mod facts;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
+use waymark_models::file_lock;
 
 use crate::run::RunError;
 use crate::sample::Sample;
@@ -92,12 +93,10 @@ impl SampleFileLock {
         // The lock is a file of its own, because the sample file may not exist yet.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let lock_path = path.with_file_name(format!(".{name}.lock"));
-        let file = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let file = file.map_err(SampleFileError::io(&lock_path))?;
-        match file.try_lock() {
-            Ok(()) => Ok(SampleFileLock { path: path.to_owned(), file }),
-            Err(TryLockError::WouldBlock) => Err(SampleFileError::Busy { path: path.to_owned() }),
-            Err(TryLockError::Error(error)) => Err(SampleFileError::io(&lock_path)(error)),
+        let path = path.to_owned();
+        match file_lock::try_take(&lock_path).map_err(SampleFileError::io(&lock_path))? {
+            Some(file) => Ok(SampleFileLock { path, file }),
+            None => Err(SampleFileError::Busy { path }),
         }
     }
 
