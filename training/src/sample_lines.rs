@@ -38,6 +38,13 @@ pub enum SampleLinesError {
     },
 }
 
+impl SampleLinesError {
+    /// Returns a function for `map_err` that adds the path.
+    fn io(path: &Path) -> impl Fn(io::Error) -> SampleLinesError {
+        move |source| SampleLinesError::Io { path: path.to_owned(), source }
+    }
+}
+
 /// Iterator over the samples of a file, in file order.
 #[derive(Debug)]
 pub struct SampleReader {
@@ -52,7 +59,7 @@ impl SampleReader {
     /// # Errors
     /// [`SampleLinesError::Io`].
     pub fn open(path: &Path) -> Result<SampleReader, SampleLinesError> {
-        let file = File::open(path).map_err(|source| SampleLinesError::Io { path: path.to_owned(), source })?;
+        let file = File::open(path).map_err(SampleLinesError::io(path))?;
         Ok(SampleReader { path: path.to_owned(), lines: BufReader::new(file), line: 0 })
     }
 
@@ -69,7 +76,7 @@ impl Iterator for SampleReader {
         loop {
             let mut text = Vec::new();
             match self.lines.read_until(b'\n', &mut text) {
-                Err(source) => return Some(Err(SampleLinesError::Io { path: self.path.clone(), source })),
+                Err(error) => return Some(Err(SampleLinesError::io(&self.path)(error))),
                 Ok(0) => return None,
                 Ok(_) => self.line += 1,
             }
@@ -137,7 +144,7 @@ impl SampleWriter {
             }
             Ok((file, end))
         };
-        let (file, end) = open().map_err(|source| SampleLinesError::Io { path: path.to_owned(), source })?;
+        let (file, end) = open().map_err(SampleLinesError::io(path))?;
         if end == FileEnd::Foreign {
             return Err(SampleLinesError::Foreign { path: path.to_owned() });
         }
@@ -150,7 +157,7 @@ impl SampleWriter {
     /// # Errors
     /// [`SampleLinesError::Io`].
     pub fn append(&mut self, sample: &Sample) -> Result<(), SampleLinesError> {
-        let fail = |source| SampleLinesError::Io { path: self.path.clone(), source };
+        let fail = SampleLinesError::io(&self.path);
         let mut line = serde_json::to_vec(sample).map_err(|error| fail(error.into()))?;
         // One write for the line with its break, so that a kill tears at most the last line.
         line.push(b'\n');
@@ -162,7 +169,7 @@ impl SampleWriter {
     /// # Errors
     /// [`SampleLinesError::Io`].
     pub fn sync(&self) -> Result<(), SampleLinesError> {
-        self.file.sync_data().map_err(|source| SampleLinesError::Io { path: self.path.clone(), source })
+        self.file.sync_data().map_err(SampleLinesError::io(&self.path))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -17,21 +16,13 @@ use crate::sample_lines::{SampleLinesError, SampleReader};
 /// Error of opening or writing the sample files.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildOutputError {
-    /// The file system returned an error.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        source: io::Error,
-    },
     /// One of the two files cannot be opened or written.
     #[error(transparent)]
     SampleFile(#[from] SampleFileError),
     /// A sample file cannot be read or written.
     #[error(transparent)]
     Samples(#[from] SampleLinesError),
-    /// A companion file cannot be written.
+    /// A directory or a companion file cannot be used.
     #[error(transparent)]
     Run(#[from] RunError),
     /// Both paths name the same file, or their companion files would.
@@ -64,13 +55,6 @@ pub enum BuildOutputError {
         /// Path of the held-out samples.
         held: PathBuf,
     },
-}
-
-impl BuildOutputError {
-    pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> BuildOutputError {
-        let path = path.to_owned();
-        move |source| BuildOutputError::Io { path, source }
-    }
 }
 
 /// File that a sample belongs to.
@@ -123,7 +107,7 @@ impl BuildOutput {
     /// facts, or share a question.
     pub fn open(out: &Path, held: &Path, facts: &Table) -> Result<BuildOutput, BuildOutputError> {
         for path in [out, held] {
-            fs::create_dir_all(folder(path)).map_err(BuildOutputError::io(path))?;
+            fs::create_dir_all(folder(path)).map_err(RunError::io("create", folder(path)))?;
         }
         // Companion files share the name without its extension, so those names must differ too.
         if whole(out)? == whole(held)? || whole(&out.with_extension(""))? == whole(&held.with_extension(""))? {
@@ -220,7 +204,7 @@ fn whole(path: &Path) -> Result<PathBuf, BuildOutputError> {
     if let Ok(path) = path.canonicalize() {
         return Ok(path);
     }
-    let folder = folder(path).canonicalize().map_err(BuildOutputError::io(path))?;
+    let folder = folder(path).canonicalize().map_err(RunError::io("open the directory of", path))?;
     Ok(folder.join(path.file_name().unwrap_or_default()))
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::build_output::BuildOutputError;
-use crate::run::durable;
+use crate::run::{RunError, durable};
 use crate::sample::Sample;
 use crate::sample_lines::SampleReader;
 
@@ -51,11 +51,11 @@ pub fn write(samples: &Path) -> Result<(), BuildOutputError> {
         // The same ID may occur in several data sets with different questions.
         if seen.insert((sample.dataset.clone(), sample.question_id.clone())) {
             let lines = files.entry(sample.dataset.clone()).or_default();
-            line(&sample, lines).map_err(BuildOutputError::io(samples))?;
+            line(&sample, lines).map_err(RunError::io("copy a question of", samples))?;
         }
     }
     let folder = questions_dir(samples);
-    fs::create_dir_all(&folder).map_err(BuildOutputError::io(&folder))?;
+    fs::create_dir_all(&folder).map_err(RunError::io("create", &folder))?;
     for (dataset, lines) in &files {
         durable::write(&folder.join(format!("{dataset}.jsonl")), lines)?;
     }

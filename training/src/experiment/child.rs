@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::error::ExperimentError;
+use crate::run::RunError;
 
 /// Number of bytes of a log that an error quotes.
 const TAIL: u64 = 2000;
@@ -38,25 +39,21 @@ impl Trainer {
     /// [`ExperimentError::Job`] with the end of the log if the process fails.
     pub(super) fn run(&self, job: &str, args: &[OsString], log: &Path) -> Result<(), ExperimentError> {
         if let Some(dir) = log.parent() {
-            fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
+            fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
         }
         // Appended, so that a resumed job keeps the log of the interrupted one.
-        let file = File::options().create(true).append(true).open(log).map_err(ExperimentError::io("open", log))?;
-        let errors = file.try_clone().map_err(ExperimentError::io("open", log))?;
-        let mut child = self
-            .command(args)
-            .stdout(file)
-            .stderr(errors)
-            .spawn()
-            .map_err(ExperimentError::io("start", &self.program))?;
+        let file = File::options().create(true).append(true).open(log).map_err(RunError::io("open", log))?;
+        let errors = file.try_clone().map_err(RunError::io("open", log))?;
+        let mut child =
+            self.command(args).stdout(file).stderr(errors).spawn().map_err(RunError::io("start", &self.program))?;
         // Held until the child has ended, because the child ends when this pipe closes.
         let tie = child.stdin.take();
-        let status = child.wait().map_err(ExperimentError::io("wait for", &self.program))?;
+        let status = child.wait().map_err(RunError::io("wait for", &self.program))?;
         drop(tie);
         if status.success() {
             return Ok(());
         }
-        let tail = tail(log).map_err(ExperimentError::io("read", log))?;
+        let tail = tail(log).map_err(RunError::io("read", log))?;
         Err(ExperimentError::Job { job: job.to_owned(), status: status.to_string(), log: log.to_owned(), tail })
     }
 
@@ -67,10 +64,10 @@ impl Trainer {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(ExperimentError::io("start", &self.program))?;
+            .map_err(RunError::io("start", &self.program))?;
         // Taken out, because `wait_with_output` closes the standard input first, which would end the child.
         let tie = child.stdin.take();
-        let output = child.wait_with_output().map_err(ExperimentError::io("wait for", &self.program))?;
+        let output = child.wait_with_output().map_err(RunError::io("wait for", &self.program))?;
         drop(tie);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) })

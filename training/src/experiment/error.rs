@@ -1,23 +1,12 @@
 //! Errors of experiments.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::run::RunError;
 
 /// Error returned when an experiment cannot be read, run or reported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
-    /// A file cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// Failed operation, as a verb.
-        action: &'static str,
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: io::Error,
-    },
     /// The description is not valid TOML.
     #[error("{}: {reason}", path.display())]
     Syntax {
@@ -64,15 +53,7 @@ pub enum ExperimentError {
         /// Reason.
         reason: String,
     },
-    /// The directory of the experiment or of a run cannot be used.
+    /// A file or directory cannot be used.
     #[error(transparent)]
     Run(#[from] RunError),
-}
-
-impl ExperimentError {
-    /// Returns a function that makes an [`ExperimentError::Io`] of a system error.
-    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ExperimentError {
-        let path = path.to_owned();
-        move |source| ExperimentError::Io { action, path, source }
-    }
 }

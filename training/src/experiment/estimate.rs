@@ -12,6 +12,7 @@ use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
 use super::jobs::{Job, JobKind, Layout, evaluations, trainings};
 use crate::policy_writer;
+use crate::run::RunError;
 
 /// Number of questions in the trial of an evaluation: enough for a batch.
 const TRIAL: usize = 32;
@@ -25,7 +26,6 @@ pub(super) fn write(
 ) -> Result<(), ExperimentError> {
     let trainings = trainings(experiment, layout);
     let evaluations = evaluations(experiment, layout);
-    let printed = ExperimentError::io("write", Path::new("standard output"));
     let mut text = format!(
         "{}: {} trainings, {} evaluations\nclaim      {}\n",
         experiment.name,
@@ -64,7 +64,7 @@ pub(super) fn write(
         Some(hours) => text.push_str(&format!("\nin all     about {hours:.1} h, one job at a time\n")),
         None => text.push_str("\nin all     unknown, because parts are\n"),
     }
-    out.write_all(text.as_bytes()).map_err(printed)
+    Ok(out.write_all(text.as_bytes()).map_err(RunError::io("write", Path::new("standard output")))?)
 }
 
 /// Returns the plan of a training, as its own dry run prints it. A stage whose predecessor is not trained yet is
@@ -95,7 +95,7 @@ fn trial(experiment: &Experiment, layout: &Layout, trainer: &Trainer) -> Result<
     // The policy of a stage does not exist yet; a fixed one does.
     let ready = |arm: &&Arm| arm.policy.is_some();
     let Some(arm) = experiment.arm.iter().find(ready) else { return Ok(None) };
-    let temp = tempfile::tempdir().map_err(ExperimentError::io("create", Path::new("a temporary directory")))?;
+    let temp = tempfile::tempdir().map_err(RunError::io("create", Path::new("a temporary directory")))?;
     let path = temp.path().join("report.json");
     let jobs = evaluations(experiment, layout);
     let Some(job) = jobs.iter().find(|job| job.kind == JobKind::Evaluation(layout.evaluation(arm, None))) else {
@@ -111,9 +111,9 @@ fn trial(experiment: &Experiment, layout: &Layout, trainer: &Trainer) -> Result<
             tail: message.trim_end().to_owned(),
         });
     }
-    let json = fs::read(&path).map_err(ExperimentError::io("read", &path))?;
+    let json = fs::read(&path).map_err(RunError::io("read", &path))?;
     let report: EvaluationReport =
-        serde_json::from_slice(&json).map_err(|error| ExperimentError::io("read", &path)(error.into()))?;
+        serde_json::from_slice(&json).map_err(|error| RunError::io("read", &path)(error.into()))?;
     let seconds: f64 = report.sets.iter().flat_map(|set| &set.policies).map(|policy| policy.seconds).sum();
     let asked: usize = report.sets.iter().map(|set| set.questions).sum();
     Ok((asked > 0).then(|| seconds / asked as f64))

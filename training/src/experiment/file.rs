@@ -12,6 +12,7 @@ use super::check;
 use super::endpoint::Metric;
 use super::error::ExperimentError;
 use crate::recipe::replace;
+use crate::run::RunError;
 
 /// Maximum size of a description, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -202,12 +203,12 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError`] with the file, the field and the valid values.
     pub fn open(path: &Path) -> Result<Experiment, ExperimentError> {
-        let size = fs::metadata(path).map_err(ExperimentError::io("read", path))?.len();
+        let size = fs::metadata(path).map_err(RunError::io("read", path))?.len();
         if size > MAX_BYTES {
             let reason = format!("{size} bytes are more than the {MAX_BYTES} of a description");
             return Err(ExperimentError::Syntax { path: path.to_owned(), reason });
         }
-        let text = fs::read_to_string(path).map_err(ExperimentError::io("read", path))?;
+        let text = fs::read_to_string(path).map_err(RunError::io("read", path))?;
         Experiment::parse(&text, path)
     }
 

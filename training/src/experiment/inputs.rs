@@ -17,7 +17,7 @@ use super::error::ExperimentError;
 use super::file::{Arm, Experiment};
 use crate::hash;
 use crate::policy_writer;
-use crate::run::durable;
+use crate::run::{RunError, durable};
 
 /// Maximum depth of directories in a policy or a model.
 const DEPTH: usize = 8;
@@ -53,7 +53,7 @@ pub(super) struct Inputs {
 impl Inputs {
     /// Hashes the inputs of the experiment in the file `path`.
     pub(super) fn of(experiment: &Experiment, path: &Path) -> Result<Inputs, ExperimentError> {
-        let description = fs::read_to_string(path).map_err(ExperimentError::io("read", path))?;
+        let description = fs::read_to_string(path).map_err(RunError::io("read", path))?;
         let mut inputs = Inputs::hashes(experiment, path)?;
         inputs.insert("the description".to_owned(), blake3::hash(description.as_bytes()).to_hex().to_string());
         Ok(Inputs { inputs, description })
@@ -149,10 +149,9 @@ impl Inputs {
     pub(super) fn settle(&self, dir: &Path, path: &Path) -> Result<(), ExperimentError> {
         let text = match fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.write(path),
-            text => text.map_err(ExperimentError::io("read", path))?,
+            text => text.map_err(RunError::io("read", path))?,
         };
-        let written: Inputs =
-            serde_json::from_str(&text).map_err(|error| ExperimentError::io("read", path)(error.into()))?;
+        let written: Inputs = serde_json::from_str(&text).map_err(|error| RunError::io("read", path)(error.into()))?;
         let earlier = self.respelled(&written)?;
         let changed = |name: &&String| {
             let before = earlier.inputs.get(*name);
@@ -169,8 +168,7 @@ impl Inputs {
     }
 
     fn write(&self, path: &Path) -> Result<(), ExperimentError> {
-        let json =
-            serde_json::to_string_pretty(self).map_err(|error| ExperimentError::io("write", path)(error.into()))?;
+        let json = serde_json::to_string_pretty(self).map_err(|error| RunError::io("write", path)(error.into()))?;
         Ok(durable::write(path, json.as_bytes())?)
     }
 
@@ -257,13 +255,13 @@ fn hash_files(dir: &Path, left_out: &[&str]) -> Result<String, ExperimentError> 
 }
 
 fn hash_file(path: &Path) -> Result<String, ExperimentError> {
-    hash::file(path).map_err(ExperimentError::io("read", path))
+    Ok(hash::file(path).map_err(RunError::io("read", path))?)
 }
 
 /// Returns the state of an index: its current snapshot with its checksum, which covers all of its files.
 fn index_state(dir: &Path) -> Result<String, ExperimentError> {
     let manifest =
-        Manifest::read(dir).map_err(|error| ExperimentError::io("read", dir)(io::Error::other(error.to_string())))?;
+        Manifest::read(dir).map_err(|error| RunError::io("read", dir)(io::Error::other(error.to_string())))?;
     Ok(format!("{} snapshot {} {:08x}", manifest.corpus, manifest.snapshot, manifest.checksum))
 }
 
@@ -278,13 +276,13 @@ fn hash_dir(
     let dir = root.join(below);
     if depth == 0 {
         let reason = io::Error::other(format!("more than {DEPTH} directories within each other"));
-        return Err(ExperimentError::io("read", &dir)(reason));
+        return Err(RunError::io("read", &dir)(reason).into());
     }
-    let entries = fs::read_dir(&dir).map_err(ExperimentError::io("read", &dir))?;
+    let entries = fs::read_dir(&dir).map_err(RunError::io("read", &dir))?;
     let mut names: Vec<PathBuf> = entries
         .map(|entry| entry.map(|entry| below.join(entry.file_name())))
         .collect::<io::Result<_>>()
-        .map_err(ExperimentError::io("read", &dir))?;
+        .map_err(RunError::io("read", &dir))?;
     names.sort();
     for name in names {
         let path = root.join(&name);

@@ -127,7 +127,7 @@ impl ExperimentRun {
     ) -> Result<(ExperimentReport, RunTimes), ExperimentError> {
         let run_started = Instant::now();
         let dir = &self.layout.dir;
-        fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))?;
+        fs::create_dir_all(dir).map_err(RunError::io("create", dir))?;
         let _lock = lock(dir)?;
         // Under the lock: two processes must not both find no `inputs.json`, and each write its own.
         self.inputs.settle(dir, &dir.join("inputs.json"))?;
@@ -194,7 +194,8 @@ impl ExperimentRun {
         let path = self.layout.dir.join("times.jsonl");
         let line = format!("{}\n", json!({ "job": job.name, "seconds": seconds }));
         let file = File::options().create(true).append(true).open(&path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(ExperimentError::io("write", &path))
+        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        Ok(written.map_err(RunError::io("write", &path))?)
     }
 
     fn report(&self) -> Result<ExperimentReport, ExperimentError> {
@@ -325,7 +326,7 @@ fn with_paths(args: &[OsString], paths: &[(&str, &Path)]) -> Vec<OsString> {
 
 fn create_parent(path: &Path) -> Result<(), ExperimentError> {
     let dir = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(dir).map_err(ExperimentError::io("create", dir))
+    Ok(fs::create_dir_all(dir).map_err(RunError::io("create", dir))?)
 }
 
 /// Waits until no trainer runs in `run`: the trainer of a killed experiment ends only a moment after the experiment.

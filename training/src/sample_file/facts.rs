@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::SampleFileError;
-use crate::run::{durable, respelled};
+use crate::run::{RunError, durable, respelled};
 
 /// Maximum number of differences in an error message.
 const MAX_DIFFERENCES: usize = 4;
@@ -33,7 +33,7 @@ pub(super) fn check(samples: &Path, facts: &Table) -> Result<bool, SampleFileErr
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(SampleFileError::Unknown { path: samples.to_owned() });
         }
-        text => text.map_err(SampleFileError::io(&path))?,
+        text => text.map_err(RunError::io("read", &path))?,
     };
     let before: Table = toml::from_str(&respelled(&text))
         .map_err(|error| SampleFileError::Facts { path, reason: error.to_string() })?;

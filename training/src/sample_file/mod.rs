@@ -4,7 +4,6 @@
 mod facts;
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::Table;
@@ -17,18 +16,10 @@ use crate::sample_lines::{SampleLinesError, SampleWriter};
 /// Error returned when a sample file cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleFileError {
-    /// An I/O operation failed.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause of the failure.
-        source: io::Error,
-    },
     /// The samples cannot be read or written.
     #[error(transparent)]
     Samples(#[from] SampleLinesError),
-    /// The file of facts cannot be written.
+    /// The lock or the file of facts cannot be read or written.
     #[error(transparent)]
     Run(#[from] RunError),
     /// Another process is writing the file.
@@ -61,13 +52,6 @@ pub enum SampleFileError {
     },
 }
 
-impl SampleFileError {
-    fn io(path: &Path) -> impl FnOnce(io::Error) -> SampleFileError {
-        let path = path.to_owned();
-        move |source| SampleFileError::Io { path, source }
-    }
-}
-
 /// A sample file that this process has locked.
 #[derive(Debug)]
 pub struct SampleFile {
@@ -89,12 +73,12 @@ impl SampleFileLock {
     /// # Errors
     /// [`SampleFileError::Busy`] if another process holds the lock, and I/O errors.
     pub fn take(path: &Path) -> Result<SampleFileLock, SampleFileError> {
-        fs::create_dir_all(folder(path)).map_err(SampleFileError::io(path))?;
+        fs::create_dir_all(folder(path)).map_err(RunError::io("create", folder(path)))?;
         // The lock is a file of its own, because the sample file may not exist yet.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let lock_path = path.with_file_name(format!(".{name}.lock"));
         let path = path.to_owned();
-        match file_lock::try_take(&lock_path).map_err(SampleFileError::io(&lock_path))? {
+        match file_lock::try_take(&lock_path).map_err(RunError::io("lock", &lock_path))? {
             Some(file) => Ok(SampleFileLock { path, file }),
             None => Err(SampleFileError::Busy { path }),
         }

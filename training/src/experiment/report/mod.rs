@@ -16,7 +16,7 @@ use super::endpoint::EndpointOutcome;
 use super::error::ExperimentError;
 use super::file::Experiment;
 use super::results::ArmResults;
-use crate::run::durable;
+use crate::run::{RunError, durable};
 
 /// The report of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,8 +54,7 @@ impl ExperimentReport {
     /// Writes the files of the report.
     pub(super) fn write(&self, dir: &Path) -> Result<(), ExperimentError> {
         let path = dir.join("report.json");
-        let json =
-            serde_json::to_string_pretty(self).map_err(|error| ExperimentError::io("write", &path)(error.into()))?;
+        let json = serde_json::to_string_pretty(self).map_err(|error| RunError::io("write", &path)(error.into()))?;
         durable::write(&path, json.as_bytes())?;
         durable::write(&dir.join("report.md"), self.markdown().as_bytes())?;
         let html = html::page(&self.experiment.name, &blocks::blocks(self));
