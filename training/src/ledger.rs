@@ -187,9 +187,29 @@ impl RunLedger {
         Ok(file.set_len(length).map_err(RunError::io("cut", &path))?)
     }
 
+    /// Writes `row`, a measurement of the current step, and reports it to `observer`. Its `value` (higher is better)
+    /// decides on the best step after the first `before` steps.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn add_measurement(
+        &mut self,
+        row: &MetricsRow,
+        value: f64,
+        before: u64,
+        observer: &mut dyn RunObserver,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        // The initial policy is measured for comparison, but has no checkpoint that could be the best one.
+        if self.state.step > 0 {
+            self.record_measurement(value, before);
+        }
+        self.write_row(row)?;
+        Ok(observer.row(row))
+    }
+
     /// Records a measurement of the current step (higher is better) and returns `true` if it is the best so far. A
     /// best value from one of the first `before` steps no longer counts, because it measured another reward.
-    pub fn record_measurement(&mut self, value: f64, before: u64) -> bool {
+    fn record_measurement(&mut self, value: f64, before: u64) -> bool {
         let better = self.state.best.is_none_or(|(step, best)| step <= before || value > best);
         if better {
             self.state.best = Some((self.state.step, value));

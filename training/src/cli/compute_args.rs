@@ -11,6 +11,7 @@ use waymark_models::weights::Weights;
 use waymark_runtime::config::{Device, Size};
 use waymark_runtime::{assembly, fingerprint};
 
+use super::dry_run;
 use super::gpu_plan::{GpuPlan, MemoryRequest, QueriedGpu};
 use super::host_args::HostArgs;
 use crate::hash;
@@ -51,13 +52,27 @@ impl ComputeArgs {
         Some(self.device).filter(|device| matches!(device, Device::Cuda(_)))
     }
 
-    /// Opens the recipe's base model without loading its weights.
-    pub(super) fn open(&self, recipe: &Recipe) -> anyhow::Result<BaseCheckpoint> {
-        BaseCheckpoint::new(recipe, &self.host_args)
+    /// Loads the trainable parameters of the recipe's base model, on a GPU within a memory plan for `request`. `None`
+    /// after a dry run that queries no GPU: it prints its plan and loads nothing.
+    pub(super) fn load(
+        &self,
+        recipe: &Recipe,
+        request: &MemoryRequest,
+        team: Arc<Team>,
+        dry_run: bool,
+    ) -> anyhow::Result<Option<LoadedBase>> {
+        let base_checkpoint = BaseCheckpoint::new(recipe, &self.host_args)?;
+        let gpu_plan = self.plan(&base_checkpoint, recipe, request, dry_run)?;
+        if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| dry_run && gpu_plan.is_unqueried()) {
+            dry_run::unqueried_gpu(recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan)?;
+            return Ok(None);
+        }
+        let (learner, base) = self.learner(base_checkpoint, recipe, team, gpu_plan.as_ref())?;
+        Ok(Some(LoadedBase { learner, base, gpu_plan }))
     }
 
     /// Plans the memory of `request` on the training GPU. `None` on the CPU. A dry run with `--memory` queries no GPU.
-    pub(super) fn plan(
+    fn plan(
         &self,
         base_checkpoint: &BaseCheckpoint,
         recipe: &Recipe,
@@ -73,7 +88,7 @@ impl ComputeArgs {
     }
 
     /// Loads the trainable parameters of the base model, on a GPU within the plan `gpu_plan`.
-    pub(super) fn learner(
+    fn learner(
         &self,
         base_checkpoint: BaseCheckpoint,
         recipe: &Recipe,
@@ -139,10 +154,18 @@ fn load_on_gpu(_: &Weights, _: usize, _: &Tune, _: Option<usize>) -> anyhow::Res
     anyhow::bail!(WITHOUT_CUDA)
 }
 
+/// Base model loaded for training.
+pub(super) struct LoadedBase {
+    pub(super) learner: Learner,
+    pub(super) base: BaseIdentity,
+    /// Memory plan of the training GPU. `None` on the CPU.
+    pub(super) gpu_plan: Option<GpuPlan>,
+}
+
 /// Base model whose files are open.
 #[derive(Debug)]
-pub(super) struct BaseCheckpoint {
-    pub(super) checkpoint: Checkpoint,
+struct BaseCheckpoint {
+    checkpoint: Checkpoint,
     /// Path of the model.
     path: PathBuf,
 }

@@ -9,7 +9,7 @@ use toml::Value;
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::Device;
 
-use super::compute_args::{BaseIdentity, ComputeArgs};
+use super::compute_args::{BaseIdentity, ComputeArgs, LoadedBase};
 use super::dry_run;
 use super::gpu_plan::{self, MemoryRequest};
 use super::initial_policy::{self, InitialPolicy};
@@ -104,7 +104,6 @@ impl Args {
         let files = if refusals { files } else { question_file::answerable(files)? };
         let team = self.compute_args.host_args.team();
         let policy = recipe.policy()?;
-        let base_checkpoint = self.compute_args.open(&recipe)?;
         let rollout_engine = self.rollout_args.shared_engine(&recipe, settings.concurrent, device, &self.compute_args);
         let memory_request = MemoryRequest {
             section: "grpo",
@@ -112,13 +111,9 @@ impl Args {
             longest: gpu_plan::max_trajectory_tokens(&policy),
             rollout_engine,
         };
-        let gpu_plan = self.compute_args.plan(&base_checkpoint, &recipe, &memory_request, self.recipe_args.dry_run)?;
-        if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| self.recipe_args.dry_run && gpu_plan.is_unqueried())
-        {
-            return dry_run::unqueried_gpu(&recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan);
-        }
+        let loaded = self.compute_args.load(&recipe, &memory_request, Arc::clone(&team), self.recipe_args.dry_run)?;
+        let Some(LoadedBase { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
         let gpu_plan = gpu_plan.as_ref();
-        let (mut learner, base) = self.compute_args.learner(base_checkpoint, &recipe, Arc::clone(&team), gpu_plan)?;
         let InitialState { reference, provenance } = self.load_initial_state(&recipe, settings, &base, &mut learner)?;
         let adapter_dir = tempfile::tempdir()?;
         let runtime = self.rollout_args.engine(

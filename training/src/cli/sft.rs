@@ -9,7 +9,7 @@ use waymark_models::gradient::Learner;
 use waymark_runtime::config::LogFormat;
 use waymark_runtime::logging;
 
-use super::compute_args::{BaseIdentity, ComputeArgs};
+use super::compute_args::{BaseIdentity, ComputeArgs, LoadedBase};
 use super::dry_run;
 use super::gpu_plan::MemoryRequest;
 use super::initial_policy::{self, InitialPolicy};
@@ -63,21 +63,11 @@ impl Args {
         logging::start(log, "info", LogFormat::Text)?;
         let recipe = self.recipe_args.open()?;
         let settings = recipe.sft(&self.recipe_args.file.recipe)?;
-        let base_checkpoint = self.compute_args.open(&recipe)?;
         let Sft { pack_tokens, longest, .. } = *settings;
         let memory_request = MemoryRequest { section: "sft", pack_tokens, longest, rollout_engine: None };
-        let gpu_plan = self.compute_args.plan(&base_checkpoint, &recipe, &memory_request, self.recipe_args.dry_run)?;
-        if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| self.recipe_args.dry_run && gpu_plan.is_unqueried())
-        {
-            // Without a GPU to ask, the plan is an estimate from the configuration alone, and no weights are loaded.
-            return dry_run::unqueried_gpu(&recipe, base_checkpoint.checkpoint.weights.config(), gpu_plan);
-        }
-        let (mut learner, base) = self.compute_args.learner(
-            base_checkpoint,
-            &recipe,
-            self.compute_args.host_args.team(),
-            gpu_plan.as_ref(),
-        )?;
+        let team = self.compute_args.host_args.team();
+        let loaded = self.compute_args.load(&recipe, &memory_request, team, self.recipe_args.dry_run)?;
+        let Some(LoadedBase { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
         let protocol = recipe.policy()?.protocol.name();
         let fit = SampleCheck { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
         let dataset = self.dataset(&recipe, settings, &fit)?;

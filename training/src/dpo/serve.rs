@@ -184,12 +184,7 @@ impl DpoTraining<'_> {
             self.question_sets,
             &batch,
         );
-        // The initial policy is measured for comparison, but can never be the best checkpoint.
-        if step > 0 {
-            ledger.record_measurement(merit, before);
-        }
-        ledger.write_row(&row)?;
-        Ok(observer.row(&row))
+        ledger.add_measurement(&row, merit, before, observer)
     }
 }
 

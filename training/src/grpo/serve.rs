@@ -86,11 +86,6 @@ impl GrpoTraining<'_> {
             self.question_sets,
             &batch,
         );
-        // Step 0 has no checkpoint that could be the best one.
-        if step > 0 {
-            ledger.record_measurement(merit, before);
-        }
-        ledger.write_row(&row)?;
-        Ok(observer.row(&row))
+        ledger.add_measurement(&row, merit, before, observer)
     }
 }

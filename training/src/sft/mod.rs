@@ -160,13 +160,9 @@ impl<'a> SftTraining<'a> {
         }
         let step = ledger.state().step;
         let loss = finite(step, "validation loss", loss / targets as f64)?;
-        // The ledger keeps the checkpoint with the highest value, hence the sign. Step 0 has no checkpoint to keep.
-        if step > 0 {
-            ledger.record_measurement(-loss, 0);
-        }
         let row = ledger.row(step, VALIDATION).with("validation_loss", loss);
-        ledger.write_row(&row)?;
-        Ok(observer.row(&row))
+        // The ledger keeps the checkpoint with the highest value, hence the sign.
+        ledger.add_measurement(&row, -loss, 0, observer)
     }
 }
 
