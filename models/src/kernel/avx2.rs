@@ -11,6 +11,7 @@ use super::isa::Isa;
 use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
 use super::matmul::{PanelSource, TileKernel};
 use super::quant::unpack as unpack_super;
+use super::with_rows::with_rows;
 
 pub(super) struct Avx2;
 
@@ -42,14 +43,7 @@ impl TileKernel for Avx2 {
             for offset in [0, 2 * LANES] {
                 let w = weights.add(offset);
                 let acc = acc.add(offset);
-                match rows {
-                    1 => tile::<1>(x, stride, w, k, acc),
-                    2 => tile::<2>(x, stride, w, k, acc),
-                    3 => tile::<3>(x, stride, w, k, acc),
-                    4 => tile::<4>(x, stride, w, k, acc),
-                    5 => tile::<5>(x, stride, w, k, acc),
-                    _ => tile::<6>(x, stride, w, k, acc),
-                }
+                with_rows!(rows, [1 2 3 4 5], 6, R => tile::<R>(x, stride, w, k, acc));
             }
         }
     }

@@ -10,6 +10,7 @@ use super::layout::{BLOCK, Bits, BlockForm, Form, PANEL};
 use super::matmul::{PanelSource, TileKernel};
 use super::prefetch::prefetch_line;
 use super::quant::unpack as unpack_super;
+use super::with_rows::with_rows;
 
 pub(super) struct Avx512;
 
@@ -62,20 +63,7 @@ impl TileKernel for Avx512 {
 unsafe fn tile_rows<W: PanelWalk>(source: PanelSource, rows: usize, x: *const f32, stride: usize, acc: *mut f32) {
     // SAFETY: the caller's guarantees are passed on.
     unsafe {
-        match rows {
-            1 => tile::<W, 1>(source, x, stride, acc),
-            2 => tile::<W, 2>(source, x, stride, acc),
-            3 => tile::<W, 3>(source, x, stride, acc),
-            4 => tile::<W, 4>(source, x, stride, acc),
-            5 => tile::<W, 5>(source, x, stride, acc),
-            6 => tile::<W, 6>(source, x, stride, acc),
-            7 => tile::<W, 7>(source, x, stride, acc),
-            8 => tile::<W, 8>(source, x, stride, acc),
-            9 => tile::<W, 9>(source, x, stride, acc),
-            10 => tile::<W, 10>(source, x, stride, acc),
-            11 => tile::<W, 11>(source, x, stride, acc),
-            _ => tile::<W, 12>(source, x, stride, acc),
-        }
+        with_rows!(rows, [1 2 3 4 5 6 7 8 9 10 11], 12, R => tile::<W, R>(source, x, stride, acc));
     }
 }
 

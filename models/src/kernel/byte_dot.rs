@@ -128,6 +128,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::PANEL;
+    use crate::kernel::with_rows::with_rows;
 
     /// Number of outputs per vector: a panel is two vectors wide.
     const LANES: usize = 16;
@@ -220,20 +221,7 @@ mod x86 {
             unsafe {
                 let source = (panel.as_ptr(), quads, x.as_ptr().add(from * stride), stride);
                 let sums = sums.as_mut_ptr().add(from * PANEL);
-                match to - from {
-                    1 => rows_of::<1>(source, sums),
-                    2 => rows_of::<2>(source, sums),
-                    3 => rows_of::<3>(source, sums),
-                    4 => rows_of::<4>(source, sums),
-                    5 => rows_of::<5>(source, sums),
-                    6 => rows_of::<6>(source, sums),
-                    7 => rows_of::<7>(source, sums),
-                    8 => rows_of::<8>(source, sums),
-                    9 => rows_of::<9>(source, sums),
-                    10 => rows_of::<10>(source, sums),
-                    11 => rows_of::<11>(source, sums),
-                    _ => rows_of::<TILE>(source, sums),
-                }
+                with_rows!(to - from, [1 2 3 4 5 6 7 8 9 10 11], TILE, R => rows_of::<R>(source, sums));
             }
         }
     }

@@ -52,6 +52,8 @@ pub(crate) mod term_tile;
 pub(crate) mod transpose;
 pub(crate) mod two_way;
 mod weight_block;
+#[cfg(target_arch = "x86_64")]
+mod with_rows;
 pub(crate) mod worker_memory;
 
 #[cfg(test)]
