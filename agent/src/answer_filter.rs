@@ -54,6 +54,12 @@ impl AnswerFilter {
         self.passed
     }
 
+    /// Returns the number of received bytes that were skipped at the beginning of the answer.
+    pub(super) fn skipped(&self) -> usize {
+        // All other bytes that passed are shown.
+        self.passed - self.shown.len()
+    }
+
     /// Takes more of the answer and returns the text that can be shown now, which may be empty.
     pub(super) fn push(&mut self, text: &str) -> String {
         self.raw.push_str(text);

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use waymark_models::chat::{Tool, ToolCall};
 
 use super::AgentError;
@@ -54,8 +53,7 @@ impl ConversationMessage {
 
     /// Returns the size of all texts, in bytes: the content, and the calls.
     pub fn bytes(&self) -> usize {
-        let argument = |(name, value): (&String, &Value)| name.len() + value.to_string().len();
-        let call = |call: &ToolCall| call.name.len() + call.arguments.iter().map(argument).sum::<usize>();
+        let call = |call: &ToolCall| call.name.len() + call.arguments.as_str().len();
         self.content.len() + self.calls.iter().map(call).sum::<usize>()
     }
 }
@@ -189,6 +187,8 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use waymark_models::chat::Arguments;
+
     use super::*;
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_question_stays_one_after_calls_and_their_results() {
-        let call = ToolCall { name: "look".to_owned(), arguments: serde_json::Map::new() };
+        let call = ToolCall { name: "look".to_owned(), arguments: Arguments::default() };
         let called = ConversationMessage { calls: vec![call], ..ConversationMessage::new(Role::Assistant, "") };
         let chat =
             vec![ConversationMessage::new(Role::User, "Look."), called, ConversationMessage::new(Role::Tool, "")];

@@ -47,13 +47,13 @@ pub(super) fn written(message: &ConversationMessage) -> ConversationMessage {
 }
 
 fn call(call: &ToolCall) -> String {
-    format!("{OPEN}\n{}\n{CLOSE}", json!({"name": call.name, "arguments": call.arguments}))
+    format!("{OPEN}\n{{\"name\":{},\"arguments\":{}}}\n{CLOSE}", json!(call.name), call.arguments)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::Map;
+    use waymark_models::chat::Arguments;
 
     use super::*;
 
@@ -63,7 +63,8 @@ mod tests {
 
     #[test]
     fn tools_calls_and_results_become_text() {
-        let call = ToolCall { name: "look".to_owned(), arguments: Map::new() };
+        let arguments = Arguments::parse(r#"{"id": 18446744073709551617}"#).unwrap();
+        let call = ToolCall { name: "look".to_owned(), arguments };
         let called = ConversationMessage { calls: vec![call], ..ConversationMessage::new(Role::Assistant, "Hm.") };
         let chat =
             vec![ConversationMessage::new(Role::User, "Look."), called, ConversationMessage::new(Role::Tool, "a wall")];
@@ -72,7 +73,8 @@ mod tests {
         let [system, user, assistant, result] = plain.messages() else { panic!("{:?}", plain.messages()) };
         assert!(system.role == Role::System && system.content.contains("\"name\":\"look\""), "{system:?}");
         assert_eq!((plain.question(), user.content.as_str()), ("Look.", "Look."));
-        assert!(assistant.content.starts_with("Hm.\n<tool_call>\n{") && assistant.calls.is_empty(), "{assistant:?}");
+        let text = "Hm.\n<tool_call>\n{\"name\":\"look\",\"arguments\":{\"id\":18446744073709551617}}\n</tool_call>";
+        assert!(assistant.content == text && assistant.calls.is_empty(), "{assistant:?}");
         assert_eq!((result.role, result.content.as_str()), (Role::User, "<tool_response>\na wall\n</tool_response>"));
         assert!(!plain.has_tools());
     }

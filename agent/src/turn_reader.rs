@@ -40,17 +40,23 @@ pub(super) struct TurnReader {
     withheld: String,
 }
 
-/// A token with its start in a text.
+/// A token with its byte range in a text. The range is empty if the token is a part of a character that ends later.
 #[derive(Debug)]
-struct StartedToken {
+struct PlacedToken {
     start: usize,
+    end: usize,
     logprob: TokenLogprob,
 }
 
-impl StartedToken {
+impl PlacedToken {
     /// Moves the token behind a text of `bytes` bytes.
-    fn after(self, bytes: usize) -> StartedToken {
-        StartedToken { start: bytes + self.start, ..self }
+    fn after(self, bytes: usize) -> PlacedToken {
+        PlacedToken { start: bytes + self.start, end: bytes + self.end, ..self }
+    }
+
+    /// Returns `true` if nothing of the token is in the text after its first `bytes` bytes.
+    fn is_within(&self, bytes: usize) -> bool {
+        self.start < bytes && self.end <= bytes
     }
 }
 
@@ -60,9 +66,9 @@ struct PendingTokens {
     /// Tokens with their byte ranges in the turn's text.
     coming: VecDeque<(usize, usize, TokenLogprob)>,
     /// Tokens of the text in which calls are looked for.
-    outside: VecDeque<StartedToken>,
+    outside: VecDeque<PlacedToken>,
     /// Tokens of the answer.
-    answer: VecDeque<StartedToken>,
+    answer: VecDeque<PlacedToken>,
 }
 
 impl TurnReader {
@@ -277,7 +283,7 @@ impl TurnReader {
 
     /// Returns the text of a piece with its tokens. In a piece in which a call may begin, text is held back until it is
     /// known to belong to no call.
-    fn before_call(&mut self, piece: TextPiece, tokens: Vec<StartedToken>) -> (String, Vec<StartedToken>) {
+    fn before_call(&mut self, piece: TextPiece, tokens: Vec<PlacedToken>) -> (String, Vec<PlacedToken>) {
         let answered = self.scanner.answered();
         let Some(calls) = self.calls.as_mut().filter(|calls| !answered && calls.reads(piece.kind)) else {
             return (piece.text, tokens);
@@ -290,7 +296,7 @@ impl TurnReader {
     }
 
     /// Takes the tokens of the text outside all tags that is known to belong to no call.
-    fn outside_tokens(&mut self) -> Vec<StartedToken> {
+    fn outside_tokens(&mut self) -> Vec<PlacedToken> {
         let passed = self.calls.as_ref().map_or(0, TurnCalls::passed);
         self.tokens.as_mut().map(|tokens| up_to(&mut tokens.outside, passed)).unwrap_or_default()
     }
@@ -300,23 +306,27 @@ impl TurnReader {
             return None;
         }
         let passed = self.answer.as_ref().map_or(0, AnswerFilter::passed);
-        let tokens = self.tokens.as_mut().map(|tokens| up_to(&mut tokens.answer, passed)).unwrap_or_default();
+        let skipped = self.answer.as_ref().map_or(0, AnswerFilter::skipped);
+        let mut tokens = self.tokens.as_mut().map(|tokens| up_to(&mut tokens.answer, passed)).unwrap_or_default();
+        // The white space before the answer is not shown, so neither are its tokens.
+        tokens.retain(|token| !token.is_within(skipped));
         Some(Event::Answer { text, tokens: strip(tokens) })
     }
 }
 
 impl PendingTokens {
-    /// Returns the tokens of a piece with their starts in it. Earlier tokens belong to tags and are dropped. A token
+    /// Returns the tokens of a piece with their ranges in it. Earlier tokens belong to tags and are dropped. A token
     /// without text of its own belongs to the text that follows.
-    fn within(&mut self, piece: &TextPiece) -> Vec<StartedToken> {
+    fn within(&mut self, piece: &TextPiece) -> Vec<PlacedToken> {
         let mut inside = Vec::new();
         while let Some((start, end, _)) = self.coming.front() {
             if *start >= piece.end() {
                 break;
             }
             let belongs = *end > piece.start || (start == end && *start >= piece.start);
-            if let Some((start, _, logprob)) = self.coming.pop_front().filter(|_| belongs) {
-                inside.push(StartedToken { start: start.saturating_sub(piece.start), logprob });
+            if let Some((start, end, logprob)) = self.coming.pop_front().filter(|_| belongs) {
+                let in_piece = |at: usize| at.saturating_sub(piece.start);
+                inside.push(PlacedToken { start: in_piece(start), end: in_piece(end), logprob });
             }
         }
         inside
@@ -324,12 +334,12 @@ impl PendingTokens {
 }
 
 /// Takes the tokens that start before `passed`.
-fn up_to(tokens: &mut VecDeque<StartedToken>, passed: usize) -> Vec<StartedToken> {
+fn up_to(tokens: &mut VecDeque<PlacedToken>, passed: usize) -> Vec<PlacedToken> {
     let count = tokens.iter().take_while(|token| token.start < passed).count();
     tokens.drain(..count).collect()
 }
 
-fn strip(tokens: Vec<StartedToken>) -> Vec<TokenLogprob> {
+fn strip(tokens: Vec<PlacedToken>) -> Vec<TokenLogprob> {
     tokens.into_iter().map(|token| token.logprob).collect()
 }
 
@@ -375,7 +385,7 @@ mod tests {
             }
         }
         assert_eq!(text, "Z\u{fc}rich < 3");
-        assert_eq!(String::from_utf8(bytes).unwrap().trim(), text);
+        assert_eq!(String::from_utf8(bytes).unwrap(), text);
         assert_eq!(reader.answer(), Some(text.as_str()));
         assert_eq!(reader.reasoning_tokens(), "hm\n".len());
         let thought = events.iter().find_map(|event| match event {
@@ -383,6 +393,26 @@ mod tests {
             _ => None,
         });
         assert_eq!(thought.as_deref(), Some("h"));
+    }
+
+    #[test]
+    fn tokens_of_white_space_before_an_answer_are_left_out() {
+        // The first character is white space of three tokens.
+        for (answer, spelled) in [("\u{3000}\n a b \n", "a b"), (" \n ", ""), ("\u{fc}", "\u{fc}")] {
+            let (_, events) = read(&format!("<answer>{answer}</answer>"), &[]);
+            let mut bytes = Vec::new();
+            for event in &events {
+                if let Event::Answer { tokens, .. } = event {
+                    bytes.extend(tokens.iter().flat_map(|token| token.bytes.clone()));
+                }
+            }
+            assert_eq!(String::from_utf8(bytes).unwrap(), spelled);
+        }
+        let blank = TokenLogprob { id: 0, text: String::new(), bytes: Vec::new(), logprob: None, top: Vec::new() };
+        let token = |start, end| PlacedToken { start, end, logprob: blank.clone() };
+        assert!(token(0, 1).is_within(2) && token(1, 2).is_within(2) && token(0, 0).is_within(2));
+        assert!(!token(1, 3).is_within(2), "a token that is shown in part");
+        assert!(!token(2, 2).is_within(2), "a part of the next character");
     }
 
     #[test]

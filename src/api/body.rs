@@ -228,14 +228,14 @@ fn refusal(path: &str, error: &serde_json::Error) -> ApiError {
     let message = error.to_string();
     let field = message.split('`').nth(1).unwrap_or_default();
     let parent = if path == "." { "" } else { path };
+    let within_parent = || if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
     if message.starts_with("unknown field") {
-        // The path of an unknown field already ends in its name, except at the top level.
-        let name = if parent.is_empty() { field } else { parent };
-        return ApiError::unknown(name);
+        // The path of an unknown field ends in its name, unless its object was read as a whole.
+        let is_named = parent == field || parent.ends_with(&format!(".{field}"));
+        return ApiError::unknown(&if is_named { parent.to_owned() } else { within_parent() });
     }
     if message.starts_with("missing field") {
-        let name = if parent.is_empty() { field.to_owned() } else { format!("{parent}.{field}") };
-        return ApiError::missing(&name);
+        return ApiError::missing(&within_parent());
     }
     let message = if parent.is_empty() { message } else { format!("`{parent}`: {message}") };
     let refusal = ApiError::new(Code::InvalidValue, message);

@@ -230,6 +230,14 @@ impl ApiError {
         self.with_param(to)
     }
 
+    /// Moves the field at fault, if there is one, into the field `at` of the request.
+    pub(super) fn nested(self, at: &str) -> Self {
+        match self.param.clone() {
+            Some(param) => self.renamed(&param, &format!("{at}.{param}")),
+            None => self,
+        }
+    }
+
     /// Returns the error object sent to clients.
     pub fn body(&self) -> ErrorBody {
         ErrorBody {

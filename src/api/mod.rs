@@ -33,7 +33,7 @@
 //! | `blocking` | work off the async threads |
 //! | `fair_slots` | bounded numbers of places that keys share |
 //! | `encoding` | bounds of texts before they are encoded, and the memory for encoding them |
-//! | `body`, `path_param` | parsing of request bodies, and of parameters in paths |
+//! | `body`, `text_or`, `path_param` | parsing of request bodies, and of parameters in paths |
 //! | `metadata` | checks of the pairs that clients attach to objects |
 //! | `error`, `error_mapping` | the table of errors, and the mapping of other layers' errors to it |
 //! | `chunks` | streaming of both kinds of completions |
@@ -67,7 +67,7 @@ mod encoder_queue;
 mod encoding;
 mod episodes;
 pub mod error;
-mod error_mapping;
+pub(crate) mod error_mapping;
 pub mod explore;
 mod fair_slots;
 pub mod files;
@@ -107,6 +107,7 @@ mod search_results;
 pub mod snapshots;
 mod sse;
 mod state;
+mod text_or;
 pub mod tokenize;
 mod traceparent;
 pub mod traces;

@@ -1,10 +1,12 @@
-//! Folders that hold an object with its record: uploaded files and vector stores.
+//! Folders that hold an object with its record (uploaded files and vector stores), or records alone.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use uuid::Uuid;
 use waymark_models::durable_file;
 
@@ -43,4 +45,20 @@ pub(super) fn remove_unfinished(dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Reads the records in a folder of files, by the stems of their names.
+pub(super) fn read_all<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMap<String, T>> {
+    let mut records = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+        let is_record = path.extension().is_some_and(|extension| extension == "json");
+        if let (Some(name), true) = (stem, is_record)
+            && let Some(record) = json_file::read(&path)?
+        {
+            records.insert(name, record);
+        }
+    }
+    Ok(records)
 }

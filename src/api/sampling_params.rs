@@ -8,6 +8,7 @@ use waymark_agent::Sampling;
 
 use super::body::within;
 use super::error::ApiError;
+use super::text_or::TextOr;
 
 /// Maximum number of answers per request; each is an episode of its own.
 const MAX_CHOICES: u32 = 16;
@@ -27,12 +28,21 @@ const SHOWN: usize = 64;
 /// One stop string or several.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = Stop)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
+#[serde(untagged, from = "TextOr<Vec<String>>")]
 pub enum StopStrings {
     /// One string.
     One(String),
     /// Up to four strings.
     Many(Vec<String>),
+}
+
+impl From<TextOr<Vec<String>>> for StopStrings {
+    fn from(stops: TextOr<Vec<String>>) -> StopStrings {
+        match stops {
+            TextOr::Text(stop) => StopStrings::One(stop),
+            TextOr::Other(stops) => StopStrings::Many(stops),
+        }
+    }
 }
 
 /// Sampling parameters of a request, as sent.
@@ -82,18 +92,20 @@ fn top_k(given: Option<i64>) -> Result<Option<usize>, ApiError> {
 
 /// Returns the stop strings, of which the request may hold `most`. `param` is their path in the request.
 pub(crate) fn stops(param: &str, stop: Option<StopStrings>, most: usize) -> Result<Vec<String>, ApiError> {
+    let empty = |param: &str| ApiError::invalid(param, format!("`{param}`: a stop string must not be empty"));
     let stops = match stop {
         None => return Ok(Vec::new()),
-        Some(StopStrings::One(stop)) => vec![stop],
+        Some(StopStrings::One(stop)) if stop.is_empty() => return Err(empty(param)),
+        Some(StopStrings::One(stop)) => return Ok(vec![stop]),
         Some(StopStrings::Many(stops)) => stops,
     };
     if stops.len() > most {
         return Err(ApiError::invalid(param, format!("`{param}` holds {} strings, {most} at most", stops.len())));
     }
-    if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid(param, "a stop string must not be empty"));
+    match stops.iter().position(String::is_empty) {
+        Some(at) => Err(empty(&format!("{param}[{at}]"))),
+        None => Ok(stops),
     }
-    Ok(stops)
 }
 
 /// Checks the limit on sampled tokens. `param` is its path in the request.

@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Request;
+use axum::http::{Request, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,7 +15,9 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use super::timeouts::{ConnectionTimer, TimedStream};
+use super::unread_body::UnreadBody;
 use crate::api::auth::ClientAddress;
+use crate::api::error_mapping;
 use crate::api::head::ContradictoryLengths;
 
 /// Maximum size of a request's head, and size of the response buffer, in bytes.
@@ -50,13 +52,20 @@ pub(super) async fn serve<S>(
         async move {
             let contradictory = watch.take_contradiction();
             let lifetime = watch.request_started();
-            let mut request = request.map(Body::new);
+            let unread = UnreadBody::default();
+            let is_awaited = request.headers().contains_key(header::EXPECT);
+            let mut request = request.map(|body| Body::new(unread.track(body)));
             if contradictory {
                 request.extensions_mut().insert(ContradictoryLengths);
             }
             request.extensions_mut().insert(client);
             request.extensions_mut().insert(lifetime.clone());
             let answer = router.call(request).await?;
+            // After a head with two lengths, nobody knows where the next request begins.
+            let closes = contradictory || answer.headers().contains_key(header::CONNECTION);
+            // Reading would ask a client that waits with its body to send it.
+            let is_kept = !closes && if is_awaited { unread.is_empty() } else { unread.read().await };
+            let answer = if is_kept { answer } else { error_mapping::close_connection(answer).await };
             Ok::<_, Infallible>(watch.response_started(answer, lifetime))
         }
     });

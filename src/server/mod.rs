@@ -7,6 +7,7 @@
 //! | `file_limit` | the process's limit of open files |
 //! | `connection`, `timeouts` | one connection, and its timeouts |
 //! | `head_scan` | heads that state the length of the body twice |
+//! | `unread_body` | bodies that are not read to their end |
 //! | `tls` | certificates |
 //! | `signal` | signals of the operating system |
 
@@ -19,6 +20,7 @@ mod refused_connections;
 mod signal;
 mod timeouts;
 mod tls;
+mod unread_body;
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use waymark_engine::MockBackend;
 
-use crate::harness::{TestServer, chunks, joined, tokenizer};
+use crate::harness::{TestServer, chunks, joined, says, tokenizer};
 
 const TOKENS: usize = 300;
 
@@ -32,4 +32,20 @@ async fn random_bytes_are_always_valid_json_and_lose_no_character() {
         assert_eq!(joined(&chunks, "content")[&0], content, "a stream says the same");
     }
     server.quiet().await;
+}
+
+#[tokio::test]
+async fn the_tokens_of_an_answer_spell_it_without_the_white_space_around_it() {
+    let server = TestServer::new(says("<answer> \n Faust 1 \n </answer>")).await;
+    let mut request =
+        json!({"model": "routerag", "logprobs": true, "messages": [{"role": "user", "content": "hello"}]});
+    let (status, whole) = server.chat(&request).await;
+    assert_eq!(status, 200, "{whole}");
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["message"]["content"], "Faust 1");
+    assert_eq!(said(choice["logprobs"]["content"].as_array().unwrap()), b"Faust 1");
+    request["stream"] = json!(true);
+    let chunks = chunks(&server.stream(&request).await);
+    let entries = chunks.iter().filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array());
+    assert_eq!(said(&entries.flatten().cloned().collect::<Vec<_>>()), b"Faust 1", "a stream says the same");
 }

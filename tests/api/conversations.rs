@@ -164,7 +164,9 @@ async fn what_cannot_be_meant_is_refused_by_name() {
         ("included=x", "unknown_parameter", "included"),
     ] {
         let response = server.post(&format!("{all}?{query}"), &more).await;
-        for (status, refused) in [answer(response).await, answer(server.get(&format!("{first}?{query}")).await).await] {
+        let listed = answer(server.get(&format!("{all}?{query}")).await).await;
+        let found = answer(server.get(&format!("{first}?{query}")).await).await;
+        for (status, refused) in [answer(response).await, listed, found] {
             let error = &refused["error"];
             assert_eq!((status, &error["code"], &error["param"]), (400, &json!(code), &json!(param)), "{query}");
         }

@@ -51,6 +51,14 @@ async fn files_are_added_together_and_told_as_one() {
     let filters = json!({"type": "eq", "key": "kind", "value": "lake"});
     let hits = client.search(&store, json!({"query": "kivu", "filters": filters})).await;
     assert_eq!(hits[0]["file_id"], json!(good[1]));
+    // New attributes leave the file in its batch, which stays as it was.
+    let attributes = format!("/v1/vector_stores/{store}/files/{}", good[0]);
+    let (status, changed) = client.post(&attributes, json!({"attributes": {"of": "one"}})).await;
+    assert_eq!((status, &changed["attributes"]), (200, &json!({"of": "one"})), "{changed}");
+    let (_, found) = client.get(&first).await;
+    assert_eq!((&found["status"], &found["file_counts"]), (&json!("completed"), &expected));
+    client.indexed(&store).await;
+    assert_eq!(client.get(&first).await.1["file_counts"], expected);
     // Canceling a finished batch changes nothing, and a file that is added alone leaves its batch.
     let (status, cancelled) = client.post(&format!("{first}/cancel"), json!({})).await;
     assert_eq!((status, &cancelled["status"]), (200, &json!("completed")), "{cancelled}");
@@ -219,11 +227,14 @@ async fn what_is_wrong_with_a_batch_is_named_and_adds_nothing() {
     for (body, status, param) in [
         (json!({}), 400, "file_ids"),
         (json!({"file_ids": []}), 400, "file_ids"),
-        (json!({"file_ids": [file, file]}), 400, "file_ids"),
+        (json!({"file_ids": [file, file]}), 400, "file_ids[1]"),
+        (json!({"files": [{"file_id": file}, {"file_id": file}]}), 400, "files[1].file_id"),
+        (json!({"files": [{"file_id": "file-none"}]}), 404, "files[0].file_id"),
+        (json!({"files": [{"file_id": file, "attributes": {"a": []}}]}), 400, "files[0].attributes.a"),
         (json!({"file_ids": vec!["f"; 501]}), 400, "file_ids"),
         (json!({"file_ids": [file], "files": []}), 400, "files"),
         (json!({"files": [{"file_id": file}], "attributes": {}}), 400, "attributes"),
-        (json!({"file_ids": [file, "file-none"]}), 404, "file_id"),
+        (json!({"file_ids": [file, "file-none"]}), 404, "file_ids[1]"),
         (json!({"files": [{"file_id": file}, {"file_id": "x", "colour": 1}]}), 400, "files[1].colour"),
     ] {
         let (got, refused) = client.post(&batches, body.clone()).await;

@@ -368,6 +368,7 @@ async fn uploads_are_checked_and_bounded() {
         (vec![purpose, ("name=\"file\"", "text")], 400, json!("file")),
         (vec![purpose, file, file], 400, json!("file")),
         (vec![purpose, file, ("name=\"what\"", "1")], 400, json!("what")),
+        (vec![("name=\"purpose\"", large.as_str()), file], 400, json!("purpose")),
         (vec![purpose, ("name=\"expires_after[anchor]\"", "created_at"), file], 400, json!("expires_after")),
         (vec![purpose, ("name=\"file\"; filename=\"a.txt\"", large.as_str())], 413, Value::Null),
     ] {
@@ -410,7 +411,7 @@ async fn invalid_requests_are_refused_by_name() {
     for (path, body, status, param) in [
         ("/v1/vector_stores", json!({"expires_after": {"anchor": "last_active_at", "days": 1}}), 400, "expires_after"),
         ("/v1/vector_stores", json!({"name": "x".repeat(513)}), 400, "name"),
-        ("/v1/vector_stores", json!({"file_ids": ["file-0"]}), 404, "file_id"),
+        ("/v1/vector_stores", json!({"file_ids": [file, "file-0"]}), 404, "file_ids[1]"),
         (files, json!({"file_id": "file-0"}), 404, "file_id"),
         (files, json!({"file_id": file, "attributes": {"a": [1]}}), 400, "attributes.a"),
         (files, chunks(10, 0), 400, "chunking_strategy.static.max_chunk_size_tokens"),

@@ -1,10 +1,12 @@
 //! Chat templates: render messages to the text format that a model was trained on, and keep template text apart
 //! from message contents.
 
+mod arguments;
 mod bounded_output;
 mod content_marks;
 mod date;
 mod environment;
+mod exact_json;
 mod tool;
 
 use std::cell::Cell;
@@ -15,6 +17,7 @@ use minijinja::{Environment, Value, context};
 use tool::{Mark, TemplateInput};
 
 use crate::ModelError;
+pub use arguments::Arguments;
 pub use tool::{PromptOptions, Tool, ToolCall};
 
 /// One message of a conversation.

@@ -2,9 +2,9 @@
 
 use minijinja::Value;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
-use super::Message;
+use super::{Arguments, Message};
 
 /// A function that a model may call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct ToolCall {
     /// Name of the called function.
     pub name: String,
     /// Arguments by name.
-    pub arguments: Map<String, Json>,
+    pub arguments: Arguments,
 }
 
 /// Transformation applied to every untrusted text before a template sees it.
@@ -78,8 +78,7 @@ fn tool_value(tool: &Tool, mark: Mark<'_>) -> Value {
 }
 
 fn call_value(call: &ToolCall, mark: Mark<'_>) -> Value {
-    let arguments = Value::from_pairs(call.arguments.iter().map(|(name, value)| (mark(name), json(value, mark))));
-    function(vec![("name", Value::from(mark(&call.name))), ("arguments", arguments)])
+    function(vec![("name", Value::from(mark(&call.name))), ("arguments", call.arguments.value(mark))])
 }
 
 fn function(fields: Vec<(&'static str, Value)>) -> Value {

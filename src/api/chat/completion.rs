@@ -111,7 +111,8 @@ impl From<EpisodeEnd> for FinishReason {
 /// Log-probabilities of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, ToSchema)]
 pub struct LogProbs {
-    /// One entry per token.
+    /// One entry per token, as sampled, also of a token that is shown only in part. White space that is removed at the
+    /// ends of the answer has none.
     #[schema(required)]
     pub content: Option<Vec<LogProb>>,
     /// Always null.

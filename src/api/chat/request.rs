@@ -15,6 +15,7 @@ use crate::api::error::ApiError;
 use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
 use crate::api::sampling_params::StopStrings;
+use crate::api::text_or::TextOr;
 use crate::api::vllm_options::StructuredOutputs;
 
 /// Chat completion request. `null` is the same as leaving a field out.
@@ -311,12 +312,21 @@ pub enum ChatRole {
 /// The text of a message, whole or in parts.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = Content)]
-#[serde(untagged, expecting = "expected a string or a list of parts, each with a `type`")]
+#[serde(untagged, from = "TextOr<Vec<ContentPart>>")]
 pub enum MessageContent {
     /// The text.
     Text(String),
     /// Parts, of which only those of type `text` are supported.
     Parts(Vec<ContentPart>),
+}
+
+impl From<TextOr<Vec<ContentPart>>> for MessageContent {
+    fn from(content: TextOr<Vec<ContentPart>>) -> MessageContent {
+        match content {
+            TextOr::Text(text) => MessageContent::Text(text),
+            TextOr::Other(parts) => MessageContent::Parts(parts),
+        }
+    }
 }
 
 /// A part of a message.

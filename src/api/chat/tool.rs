@@ -9,15 +9,17 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 use waymark_agent::tool_call::ToolCallText;
 use waymark_agent::{Conversation, EpisodeOptions, Policy};
-use waymark_models::chat::Tool;
+use waymark_models::chat::{Arguments, Tool};
 
 use super::allowed_tools::AllowedTools;
+use super::choice_fields::ChoiceFields;
 use super::request::NamedSchema;
 use crate::api::auth::Caller;
 use crate::api::body;
 use crate::api::episodes::EpisodeRequest;
 use crate::api::error::ApiError;
 use crate::api::state::AppState;
+use crate::api::text_or::TextOr;
 use crate::api::traces;
 
 /// Maximum number of tools in one request, as in OpenAI's interface.
@@ -68,7 +70,7 @@ pub struct FunctionDefinition {
 
 /// Choice of the tools that the model calls.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected `none`, `auto`, `required`, a function by its name, or `allowed_tools`")]
+#[serde(untagged, try_from = "TextOr<ChoiceFields>")]
 pub enum ToolChoice {
     /// Mode for all tools.
     Mode(ToolMode),
@@ -229,7 +231,7 @@ impl CalledFunction {
         body::check_text(&arguments).map_err(|reason| ApiError::invalid(&param, format!("`{param}` {reason}")))?;
         // Some clients send a call without arguments back with an empty text.
         let none = arguments.trim().is_empty();
-        let arguments = if none { Ok(Map::new()) } else { serde_json::from_str(&arguments) };
+        let arguments = if none { Ok(Arguments::default()) } else { Arguments::parse(&arguments) };
         let arguments = arguments
             .map_err(|_| ApiError::invalid(&param, format!("`{param}` must be a JSON object, written as text")))?;
         Ok(waymark_models::chat::ToolCall { name, arguments })

@@ -10,7 +10,7 @@ use super::{READ_AT_ONCE, absent, find, key};
 use crate::api::auth::Caller;
 use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
-use crate::api::pagination::{CursorQuery, ItemList};
+use crate::api::pagination::{CursorQuery, ItemList, PageRules, is_include};
 use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 use crate::store::{RecordKey, RecordKind, RecordRange};
@@ -50,7 +50,7 @@ pub(crate) async fn list(
     PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<ItemList>, ApiError> {
-    let page = CursorQuery::parse(query.as_deref().unwrap_or_default())?;
+    let page = CursorQuery::parse(query.as_deref().unwrap_or_default(), PageRules::COMMON, own_parameter)?;
     // An unknown conversation gets 404 instead of an empty list.
     let (id, _) = find(&state, &caller, id).await?;
     let after = match &page.after {
@@ -161,14 +161,17 @@ pub(crate) async fn delete(
     Ok(axum::Json(ConversationObject::new(id, record)))
 }
 
-/// Refuses the parameters of a query. OpenAI's interface has `include`, which clients also write as `include[]` and
-/// `include[0]`.
+/// Refuses the parameters of a query.
 fn check_query(query: &str) -> Result<(), ApiError> {
     match form_urlencoded::parse(query.as_bytes()).next() {
         None => Ok(()),
-        Some((name, _)) if name.split('[').next() == Some("include") => Err(ApiError::unimplemented("include")),
-        Some((name, _)) => Err(ApiError::unknown(&name)),
+        Some((name, value)) => own_parameter(&name, &value).and_then(|_| Err(ApiError::unknown(&name))),
     }
+}
+
+/// Refuses `include`, which OpenAI's interface has. Returns `false` for all other parameters.
+fn own_parameter(name: &str, _: &str) -> Result<bool, ApiError> {
+    if is_include(name) { Err(ApiError::unimplemented("include")) } else { Ok(false) }
 }
 
 fn item_key(caller: &Caller, conversation: &str, item: &str) -> RecordKey {

@@ -82,6 +82,9 @@ impl FormReader {
 
     fn refusal(&self, error: multer::Error) -> ApiError {
         match error {
+            multer::Error::FieldSizeExceeded { field_name: Some(name), limit } if name != "file" => {
+                ApiError::invalid(&name, format!("`{name}` must have at most {limit} bytes"))
+            }
             multer::Error::StreamSizeExceeded { .. } | multer::Error::FieldSizeExceeded { .. } => too_large(self.limit),
             // A refusal by `BodyPieces`.
             multer::Error::StreamReadFailed(cause) if cause.is::<ApiError>() => {

@@ -26,18 +26,21 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use self::registry::{FileRecord, unwritable};
+use self::registry::{FileRecord, MAX_FILES, unwritable};
 use self::upload::UploadForm;
 use super::auth::Caller;
 use super::blocking::{run_blocking, run_to_end};
 use super::error::{ApiError, Code, ErrorBody, Refusals};
-use super::pagination::{CursorQuery, Page};
+use super::pagination::{CursorQuery, Page, PageRules};
 use super::path_param::PathParam;
 use super::state::{AppState, now};
 use super::vector_stores;
 
 /// Purposes of files that this server has a use for.
 const PURPOSES: [&str; 2] = ["assistants", "user_data"];
+
+/// Pages of the list of files, as in OpenAI's interface. A server has no more files.
+const PAGES: PageRules = PageRules { default: MAX_FILES, most: MAX_FILES, before: false };
 
 /// Uploaded file.
 #[derive(Debug, Serialize, ToSchema)]
@@ -114,10 +117,11 @@ pub(crate) async fn create(
     Ok(axum::Json(object))
 }
 
-/// Lists the files of the caller's key.
+/// Lists the files of the caller's key, in one page unless `limit` is given.
 #[utoipa::path(get, path = "/v1/files", operation_id = "listFiles", tag = "vector stores",
     params(
-        ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of files per page; defaults to 20"),
+        ("purpose" = Option<String>, Query, description = "purpose that the files have"),
+        ("limit" = Option<usize>, Query, minimum = 1, maximum = 10_000, description = "maximum number of files per page; defaults to 10000"),
         ("order" = Option<String>, Query, description = "`desc` (the default) for the youngest first, or `asc`"),
         ("after" = Option<String>, Query, description = "ID of the last file on the previous page"),
     ),
@@ -130,9 +134,16 @@ pub(crate) async fn list(
     caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Page<FileObject>>, ApiError> {
-    let query = CursorQuery::parse(query.as_deref().unwrap_or_default())?;
-    let files = state.vector_stores()?.files.of(caller.owner);
-    let files = files.into_iter().map(|(id, record)| (id.clone(), FileObject::new(id, &record)));
+    let mut purpose = None;
+    let query = CursorQuery::parse(query.as_deref().unwrap_or_default(), PAGES, |name, value| {
+        if name == "purpose" {
+            purpose = Some(value.to_owned());
+        }
+        Ok(name == "purpose")
+    })?;
+    let files = state.vector_stores()?.files.of(caller.owner).into_iter();
+    let files = files.filter(|(_, record)| purpose.as_ref().is_none_or(|purpose| *purpose == record.purpose));
+    let files = files.map(|(id, record)| (id.clone(), FileObject::new(id, &record)));
     Page::of(files.collect(), &query).map(axum::Json)
 }
 

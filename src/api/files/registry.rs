@@ -16,7 +16,7 @@ use crate::keys::KeyOwner;
 use crate::store::Owner;
 
 /// Maximum number of files of all keys together.
-const MAX_FILES: usize = 10_000;
+pub(super) const MAX_FILES: usize = 10_000;
 
 /// Maximum number of uploads of all keys together that run at once. Each holds memory for what it writes next.
 const MAX_UPLOADS: usize = 64;

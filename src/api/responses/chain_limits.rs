@@ -82,8 +82,7 @@ fn too_long(size: ChainSize, remedy: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::Map;
-    use waymark_models::chat::ToolCall;
+    use waymark_models::chat::{Arguments, ToolCall};
 
     use super::*;
 
@@ -133,7 +132,7 @@ mod tests {
     #[test]
     fn calls_of_dropped_answers_wait_no_more() {
         let mut history = chain(600);
-        let call = ToolCall { name: "look".to_owned(), arguments: Map::new() };
+        let call = ToolCall { name: "look".to_owned(), arguments: Arguments::default() };
         history.messages[2].calls.push(call.clone());
         history.messages[1200].calls.push(call);
         history.open = vec!["first".to_owned(), "last".to_owned()];

@@ -3,10 +3,11 @@
 use axum::extract::{RawQuery, State};
 use serde_json::Value;
 
+use super::show::Show;
 use super::store::FoundResponse;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, ErrorBody};
-use crate::api::pagination::{CursorQuery, ItemList};
+use crate::api::pagination::{CursorQuery, ItemList, PageRules, is_include};
 use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 use crate::store::RecordOrder;
@@ -18,6 +19,7 @@ use crate::store::RecordOrder;
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of items; defaults to 20"),
         ("order" = Option<String>, Query, description = "`asc`, or `desc` (the default): last item first"),
         ("after" = Option<String>, Query, description = "ID of the item after which the page begins"),
+        ("include" = Option<Vec<String>>, Query, description = "optional parts, of which those that the input has are always listed"),
     ),
     responses(
         (status = 200, description = "the items", body = ItemList),
@@ -31,7 +33,16 @@ pub(crate) async fn list(
     PathParam(id): PathParam<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<ItemList>, ApiError> {
-    let page = CursorQuery::parse(query.as_deref().unwrap_or_default())?;
+    let mut include = Vec::new();
+    let page = CursorQuery::parse(query.as_deref().unwrap_or_default(), PageRules::COMMON, |name, value| {
+        let is_include = is_include(name);
+        if is_include {
+            include.push(value.to_owned());
+        }
+        Ok(is_include)
+    })?;
+    // Items are listed as they were sent, so known parts need nothing more.
+    Show::read(&include)?;
     let items = match state.responses.get(&id, &caller).await? {
         FoundResponse::Running(entry) => entry.input.clone(),
         FoundResponse::Stored(stored) => stored.input,
@@ -63,14 +74,14 @@ mod tests {
 
     #[test]
     fn pages_continue_after_an_item() {
+        let page = |query: &str| CursorQuery::parse(query, PageRules::COMMON, |_, _| Ok(false)).unwrap();
         let ids = |query: &str| -> Vec<Value> {
             let items = ["a", "b", "c"].map(|id| json!({"id": id})).to_vec();
-            let page = CursorQuery::parse(query).unwrap();
-            select(items, &page).unwrap().into_iter().map(|item| item["id"].clone()).collect()
+            select(items, &page(query)).unwrap().into_iter().map(|item| item["id"].clone()).collect()
         };
         assert_eq!(ids("order=asc&limit=1"), ["a", "b"]);
         assert_eq!(ids("order=asc&after=b"), ["c"]);
         assert_eq!(ids("after=b"), ["a"]);
-        assert!(select(Vec::new(), &CursorQuery::parse("after=x").unwrap()).is_err());
+        assert!(select(Vec::new(), &page("after=x")).is_err());
     }
 }

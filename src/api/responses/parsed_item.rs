@@ -103,7 +103,7 @@ impl ParsedItem {
                 "call_id": call_id,
                 "name": call.name,
                 // OpenAI's interface carries arguments as text.
-                "arguments": Value::Object(call.arguments.clone()).to_string(),
+                "arguments": call.arguments.as_str(),
                 "status": "completed",
             }),
             ParsedItem::Output { id: call_id, text } => json!({
@@ -135,10 +135,7 @@ impl ParsedItem {
     pub(in crate::api) fn seen_bytes(&self) -> usize {
         match self {
             ParsedItem::Message(message) => message.content.len(),
-            ParsedItem::Call { call, .. } => {
-                let arguments = call.arguments.iter().map(|(name, value)| name.len() + value.to_string().len());
-                call.name.len() + arguments.sum::<usize>()
-            }
+            ParsedItem::Call { call, .. } => call.name.len() + call.arguments.as_str().len(),
             ParsedItem::Output { text, .. } => text.len(),
             ParsedItem::Unseen(_) => 0,
         }
@@ -163,6 +160,9 @@ mod tests {
             assert_eq!(ParsedItem::read(parsed.listed(), "input[0]").unwrap(), parsed);
             assert!(parsed.is_seen());
         }
+        let large = r#"{"id":123456789012345678901234}"#;
+        let call = json!({"type": "function_call", "call_id": "c", "name": "look", "arguments": large});
+        assert_eq!(ParsedItem::read(call, "input[0]").unwrap().listed()["arguments"], large);
         let unseen = ParsedItem::read(json!({"type": "reasoning", "id": "mine", "summary": []}), "input[0]").unwrap();
         assert!(!unseen.is_seen() && unseen.listed()["id"].as_str().unwrap().starts_with("rs_"));
     }

@@ -16,6 +16,7 @@ use crate::api::body::WireRequest;
 use crate::api::error::ApiError;
 use crate::api::hint::Hint;
 use crate::api::rag::RagOptions;
+use crate::api::text_or::{InPlaceOfText, TextOr};
 
 /// Request for a response. `null` is the same as leaving a field out.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -146,7 +147,7 @@ pub enum Truncation {
 
 /// Conversation of a request.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected the ID of a conversation, or an object with its `id`")]
+#[serde(untagged, from = "TextOr<ConversationReference>")]
 pub enum ConversationParam {
     /// ID of the conversation.
     Id(String),
@@ -160,6 +161,19 @@ pub enum ConversationParam {
 pub struct ConversationReference {
     /// ID of the conversation.
     pub id: String,
+}
+
+impl InPlaceOfText for ConversationReference {
+    const EXPECTED: &'static str = "the ID of a conversation, or an object with its `id`";
+}
+
+impl From<TextOr<ConversationReference>> for ConversationParam {
+    fn from(conversation: TextOr<ConversationReference>) -> ConversationParam {
+        match conversation {
+            TextOr::Text(id) => ConversationParam::Id(id),
+            TextOr::Other(object) => ConversationParam::Object(object),
+        }
+    }
 }
 
 impl ConversationParam {

@@ -11,6 +11,7 @@ use super::store::FoundResponse;
 use super::stream;
 use crate::api::auth::Caller;
 use crate::api::error::{ApiError, Code, ErrorBody};
+use crate::api::pagination::is_include;
 use crate::api::path_param::PathParam;
 use crate::api::state::AppState;
 
@@ -106,7 +107,7 @@ impl RetrieveQuery {
         let mut asked = RetrieveQuery::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let wrong = |what: &str| Err(ApiError::invalid(&name, format!("`{name}` must be {what}, not `{value}`")));
-            let list = name.split('[').next() == Some("include");
+            let list = is_include(&name);
             match (name.as_ref(), value.as_ref()) {
                 _ if list => asked.include.push(value.into_owned()),
                 ("stream", "true") => asked.stream = true,

@@ -4,7 +4,7 @@ use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use waymark_agent::{ConversationMessage, Role};
-use waymark_models::chat::ToolCall;
+use waymark_models::chat::{Arguments, ToolCall};
 
 use super::chat_history::ChatHistory;
 use super::entry::ResponseEntry;
@@ -143,7 +143,7 @@ impl StoredResponse {
 /// Converts a call to the form that the chat template takes. `None` if its arguments are not an object, which never
 /// happens in a call of a policy.
 fn called(call: &FunctionCallItem) -> Option<ToolCall> {
-    Some(ToolCall { name: call.name.clone(), arguments: serde_json::from_str(&call.arguments).ok()? })
+    Some(ToolCall { name: call.name.clone(), arguments: Arguments::parse(&call.arguments).ok()? })
 }
 
 /// Removes the parts of an output item that are not selected, as [`OutputItem::strip`](super::item::OutputItem) does.

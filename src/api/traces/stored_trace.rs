@@ -9,7 +9,7 @@ use waymark_agent::{
     PolicySearch, Role, SearchRecord, Trajectory,
 };
 use waymark_index::Condition;
-use waymark_models::chat::{Tool, ToolCall};
+use waymark_models::chat::{Arguments, Tool, ToolCall};
 use waymark_models::grammar::{Json, OutputForm};
 
 use crate::api::auth::Caller;
@@ -135,10 +135,10 @@ impl StoredTrace {
         let Some(Action::Call { name, arguments }) = self.record.actions.last().map(|acted| &acted.action) else {
             return None;
         };
-        let made = call.calls.iter().any(|made| {
-            made.name == *name
-                && serde_json::from_str(arguments).is_ok_and(|own: Map<String, Value>| own == made.arguments)
-        });
+        let made = call
+            .calls
+            .iter()
+            .any(|made| made.name == *name && Arguments::parse(arguments).is_ok_and(|own| own == made.arguments));
         // A client that has changed its messages or tools asks about another conversation.
         let same = before == asked.messages()
             && conversation.tools() == asked.tools()
@@ -228,8 +228,7 @@ fn form_bytes(form: &OutputForm) -> usize {
 }
 
 fn call_bytes(call: &ToolCall) -> usize {
-    let arguments = call.arguments.iter().map(|(name, value)| size_of_val(name) + name.len() + value_bytes(value));
-    size_of_val(call) + call.name.len() + arguments.sum::<usize>()
+    size_of_val(call) + call.name.len() + call.arguments.as_str().len()
 }
 
 fn tool_bytes(tool: &Tool) -> usize {

@@ -14,7 +14,7 @@ const CHUNK_TOKENS: std::ops::RangeInclusive<usize> = 100..=4096;
 
 /// Splitting of a file into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields, try_from = "ChunkingFields")]
 pub enum ChunkingStrategy {
     /// Chunks of texts have at most 256 tokens or what the embedder reads, whichever is less. Records stay whole.
     Auto,
@@ -24,6 +24,38 @@ pub enum ChunkingStrategy {
         #[serde(rename = "static")]
         sizes: ChunkSizes,
     },
+}
+
+/// Fields of a splitting. serde would read those of a tagged enum from a buffer, and its errors would not name the field
+/// at fault.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChunkingFields {
+    #[serde(rename = "type")]
+    kind: ChunkingKind,
+    #[serde(rename = "static")]
+    sizes: Option<ChunkSizes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ChunkingKind {
+    Auto,
+    Static,
+}
+
+impl TryFrom<ChunkingFields> for ChunkingStrategy {
+    /// Message in the form of serde's own, from which the field is known.
+    type Error = &'static str;
+
+    fn try_from(ChunkingFields { kind, sizes }: ChunkingFields) -> Result<ChunkingStrategy, &'static str> {
+        match (kind, sizes) {
+            (ChunkingKind::Auto, None) => Ok(ChunkingStrategy::Auto),
+            (ChunkingKind::Auto, Some(_)) => Err("unknown field `static`"),
+            (ChunkingKind::Static, Some(sizes)) => Ok(ChunkingStrategy::Static { sizes }),
+            (ChunkingKind::Static, None) => Err("missing field `static`"),
+        }
+    }
 }
 
 /// Sizes of chunks, in tokens of the embedder.

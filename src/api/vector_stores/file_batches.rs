@@ -66,7 +66,7 @@ pub struct FileBatchObject {
 impl FileBatchObject {
     fn new(store: &VectorStore, id: String, record: &BatchRecord) -> FileBatchObject {
         let mut counts = FileCounts::default();
-        store.batch_files(&id).iter().for_each(|(_, file)| counts.add(file.status));
+        store.batch_files(&id).iter().for_each(|(_, file)| counts.add(file.status_in_batch()));
         // A cancellation that fails halfway cancels files before the record of the batch is written.
         let is_canceled = record.cancelled || counts.cancelled > 0;
         let status = match counts.in_progress {
@@ -92,9 +92,36 @@ struct FoundBatch {
     record: BatchRecord,
 }
 
+/// Field of a request that holds its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FilesField {
+    /// `file_ids`, whose files share all options.
+    Ids,
+    /// `files`, each with options of its own.
+    Files,
+}
+
+impl FilesField {
+    fn name(self) -> &'static str {
+        match self {
+            FilesField::Ids => "file_ids",
+            FilesField::Files => "files",
+        }
+    }
+
+    /// Returns an error about file number `at` with the path of the field at fault in the request.
+    fn located(self, at: usize, error: ApiError) -> ApiError {
+        let file = format!("{}[{at}]", self.name());
+        match self {
+            FilesField::Ids => error.renamed("file_id", &file),
+            FilesField::Files => error.nested(&file),
+        }
+    }
+}
+
 impl FileBatchRequest {
-    /// Returns the files, each with its attributes.
-    fn files(self) -> Result<Vec<AddFile>, ApiError> {
+    /// Returns the files, each with its attributes, and the field that holds them.
+    fn files(self) -> Result<(FilesField, Vec<AddFile>), ApiError> {
         let FileBatchRequest { file_ids, files, attributes, chunking_strategy } = self;
         let alone = |field: &str| {
             ApiError::invalid(field, format!("`{field}` belongs to `file_ids`: give it in each of `files`"))
@@ -102,25 +129,27 @@ impl FileBatchRequest {
         let (field, files) = match (file_ids, files) {
             (Some(ids), None) => {
                 let file = |file_id| AddFile { file_id, attributes: attributes.clone(), chunking_strategy };
-                ("file_ids", ids.into_iter().map(file).collect())
+                (FilesField::Ids, ids.into_iter().map(file).collect())
             }
             (None, Some(_)) if attributes.is_some() => return Err(alone("attributes")),
             (None, Some(_)) if chunking_strategy.is_some() => return Err(alone("chunking_strategy")),
-            (None, Some(files)) => ("files", files),
+            (None, Some(files)) => (FilesField::Files, files),
             (None, None) => return Err(ApiError::missing("file_ids")),
             (Some(_), Some(_)) => {
                 return Err(ApiError::invalid("files", "`files` and `file_ids` exclude each other: give one of them"));
             }
         };
+        let name = field.name();
         if !(1..=MAX_FILES).contains(&files.len()) {
-            let message = format!("`{field}` must hold from 1 to {MAX_FILES} files, not {}", files.len());
-            return Err(ApiError::invalid(field, message));
+            let message = format!("`{name}` must hold from 1 to {MAX_FILES} files, not {}", files.len());
+            return Err(ApiError::invalid(name, message));
         }
         let mut seen = BTreeSet::new();
-        if let Some(twice) = files.iter().find(|file| !seen.insert(file.file_id.as_str())) {
-            return Err(ApiError::invalid(field, format!("`{field}` holds the file `{}` twice", twice.file_id)));
+        if let Some(twice) = files.iter().position(|file| !seen.insert(file.file_id.as_str())) {
+            let message = format!("`{name}` holds the file `{}` twice", files[twice].file_id);
+            return Err(field.located(twice, ApiError::invalid("file_id", message)));
         }
-        Ok(files)
+        Ok((field, files))
     }
 }
 
@@ -145,9 +174,11 @@ pub(crate) async fn create(
 ) -> Result<axum::Json<FileBatchObject>, ApiError> {
     let store = changeable(&state, &caller, &id)?;
     let batch = format!("vsfb_{}", Uuid::now_v7().simple());
-    let mut files = Vec::new();
-    for file in request.files()? {
-        files.push(file.validate(&state, &caller)?.in_batch(batch.clone()));
+    let (field, requested) = request.files()?;
+    let mut files = Vec::with_capacity(requested.len());
+    for (at, file) in requested.into_iter().enumerate() {
+        let checked = file.validate(&state, &caller).map_err(|error| field.located(at, error))?;
+        files.push(checked.in_batch(batch.clone()));
     }
     let stores = state.vector_stores()?;
     stores.check_room(&caller).await?;
@@ -210,7 +241,7 @@ pub(crate) async fn cancel(
     Ok(axum::Json(FileBatchObject::new(&store, id, &record)))
 }
 
-/// Lists the files of a batch.
+/// Lists the files of a batch, in the order in which they were added.
 #[utoipa::path(get, path = "/v1/vector_stores/{id}/file_batches/{batch_id}/files",
     operation_id = "listFilesInVectorStoreBatch", tag = "vector stores",
     params(
@@ -219,6 +250,7 @@ pub(crate) async fn cancel(
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of files per page; defaults to 20"),
         ("order" = Option<String>, Query, description = "`desc` (the default) for the youngest first, or `asc`"),
         ("after" = Option<String>, Query, description = "ID of the last file on the previous page"),
+        ("before" = Option<String>, Query, description = "ID of the first file on the next page"),
         ("filter" = Option<String>, Query, description = "`in_progress`, `completed`, `failed` or `cancelled`"),
     ),
     responses(

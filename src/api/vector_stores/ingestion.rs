@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use serde_json::{Map, Value};
 use waymark_index::openie::Builtin;
 use waymark_index::{BuildOptions, Changes, Corpus, Document, Embed, IndexError, ReadLimits, build};
 
@@ -299,7 +300,16 @@ pub(super) async fn finish_commit(
     }
     let status = IndexingStatus::Completed;
     let done = match made {
-        Ok(()) => AttachedFile { status, error: None, chunks, bytes, indexed: 0, attempts: 0, ..attached.clone() },
+        Ok(()) => AttachedFile {
+            status,
+            earlier_status: None,
+            error: None,
+            chunks,
+            bytes,
+            indexed: 0,
+            attempts: 0,
+            ..attached.clone()
+        },
         Err(error) => failed(attached, unindexable(&store.id, &error)),
     };
     finish(store, id, attached, done).await
@@ -307,7 +317,8 @@ pub(super) async fn finish_commit(
 
 /// Returns the record of a file that could not be indexed.
 fn failed(attached: &AttachedFile, fault: IndexingFault) -> AttachedFile {
-    AttachedFile { status: IndexingStatus::Failed, error: Some(fault), attempts: 0, ..attached.clone() }
+    let status = IndexingStatus::Failed;
+    AttachedFile { status, earlier_status: None, error: Some(fault), attempts: 0, ..attached.clone() }
 }
 
 /// Maps the error of a commit to what clients are told.
@@ -510,6 +521,16 @@ pub(super) async fn attach(store: &Arc<VectorStore>, files: Vec<(String, Attache
     let store = Arc::clone(store);
     let attach = move || files.into_iter().try_for_each(|(id, file)| store.attach_file(&id, file));
     run_blocking(move || attach().map_err(unwritable)).await
+}
+
+/// Replaces the attributes of a file in its record.
+pub(super) async fn update_attributes(
+    store: &Arc<VectorStore>,
+    id: String,
+    attributes: Map<String, Value>,
+) -> Result<(), ApiError> {
+    let store = Arc::clone(store);
+    run_blocking(move || store.update_attributes(&id, attributes).map_err(unwritable)).await
 }
 
 /// Writes the result of indexing a file whose record was `seen`.

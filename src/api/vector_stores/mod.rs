@@ -7,6 +7,7 @@
 //! | `store_files`, `file_batches` | the routes of the files of a vector store |
 //! | `object`, `chunking` | wire types |
 //! | `registry`, `store`, `record` | vector stores on disk |
+//! | `removed_files` | times of files that were removed |
 //! | `own_documents` | documents besides the files |
 //! | `file_documents`, `document_size`, `readings` | files into documents, their sizes, and the threads that read them |
 //! | `empty_search` | searches of a vector store without documents |
@@ -23,6 +24,7 @@ mod own_documents;
 mod readings;
 pub mod record;
 mod registry;
+mod removed_files;
 pub mod search;
 mod slices;
 mod store;
@@ -48,7 +50,7 @@ use super::error::{ApiError, Code, ErrorBody, Refusals};
 use super::files::registry::unwritable;
 use super::indexes;
 use super::metadata::check_metadata;
-use super::pagination::{CursorQuery, Page};
+use super::pagination::{CursorQuery, Page, PageRules};
 use super::path_param::PathParam;
 use super::state::{AppState, now};
 
@@ -138,8 +140,9 @@ pub(crate) async fn create(
         stores.check_room(&caller).await?;
     }
     let mut adding = Vec::with_capacity(file_ids.len());
-    for file_id in file_ids {
-        adding.push(AddFile { file_id, attributes: None, chunking_strategy }.validate(&state, &caller)?);
+    for (at, file_id) in file_ids.into_iter().enumerate() {
+        let checked = AddFile { file_id, attributes: None, chunking_strategy }.validate(&state, &caller);
+        adding.push(checked.map_err(|error| error.renamed("file_id", &format!("file_ids[{at}]")))?);
     }
     let slot = if adding.is_empty() { None } else { Some(stores.take_places(&caller, adding.len())?) };
     let record = StoreRecord {
@@ -166,6 +169,7 @@ pub(crate) async fn create(
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of vector stores per page; defaults to 20"),
         ("order" = Option<String>, Query, description = "`desc` (the default) for the youngest first, or `asc`"),
         ("after" = Option<String>, Query, description = "ID of the last vector store on the previous page"),
+        ("before" = Option<String>, Query, description = "ID of the first vector store on the next page"),
     ),
     responses(
         (status = 200, description = "a page", body = Page<VectorStoreObject>),
@@ -176,7 +180,8 @@ pub(crate) async fn list(
     caller: Caller,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<Page<VectorStoreObject>>, ApiError> {
-    let query = CursorQuery::parse(query.as_deref().unwrap_or_default())?;
+    let query = query.as_deref().unwrap_or_default();
+    let query = CursorQuery::parse(query, PageRules::BOTH_WAYS, |_, _| Ok(false))?;
     let fixed = state.fixed_indexes().into_iter().filter_map(|name| fixed(&state, &caller, &name));
     let mut all: Vec<VectorStoreObject> = fixed.collect();
     let own = state.vector_stores.as_deref().map(|stores| stores.of(caller.owner)).unwrap_or_default();

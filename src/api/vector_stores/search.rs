@@ -18,6 +18,7 @@ use crate::api::path_param::PathParam;
 use crate::api::responses::tool::{MAX_RESULTS, RankingOptions};
 use crate::api::search_results::{self, MAX_ATTRIBUTES};
 use crate::api::state::AppState;
+use crate::api::text_or::TextOr;
 
 /// Default number of results.
 const DEFAULT_RESULTS: usize = 10;
@@ -42,12 +43,21 @@ pub struct VectorStoreSearchRequest {
 
 /// One query or several, as plain text.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
+#[serde(untagged, from = "TextOr<Vec<String>>")]
 pub enum SearchTexts {
     /// One query.
     One(String),
     /// At most 8 queries. Each one is searched separately, and the results are joined by reciprocal rank fusion.
     Many(Vec<String>),
+}
+
+impl From<TextOr<Vec<String>>> for SearchTexts {
+    fn from(texts: TextOr<Vec<String>>) -> SearchTexts {
+        match texts {
+            TextOr::Text(text) => SearchTexts::One(text),
+            TextOr::Other(texts) => SearchTexts::Many(texts),
+        }
+    }
 }
 
 impl WireRequest for VectorStoreSearchRequest {

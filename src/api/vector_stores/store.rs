@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::own_documents::OwnDocuments;
 use super::record::{AttachedFile, BatchRecord, IndexingStatus, StoreRecord};
+use super::removed_files::RemovedFiles;
 use crate::api::indexes::OtherIndex;
 use crate::api::json_file;
 use crate::api::record_folder::{self, ABOUT, UNFINISHED};
@@ -36,6 +37,7 @@ pub(crate) struct VectorStore {
     record: Mutex<StoreRecord>,
     /// Attached files by ID.
     files: Mutex<BTreeMap<String, AttachedFile>>,
+    removed: RemovedFiles,
     /// Batches of files by ID.
     batches: Mutex<BTreeMap<String, BatchRecord>>,
     /// Files that are being indexed now, by ID, with the records that were claimed. They cannot be canceled.
@@ -74,9 +76,9 @@ impl VectorStore {
     pub(super) fn read(dir: PathBuf, id: String) -> io::Result<Option<VectorStore>> {
         let Some(record) = json_file::read::<StoreRecord>(&dir.join(ABOUT))? else { return Ok(None) };
         record_folder::remove_unfinished(&dir)?;
-        let files = read_records(&dir.join(FILES))?;
+        let files = record_folder::read_all(&dir.join(FILES))?;
         let batches = dir.join(BATCHES);
-        let batches = if batches.is_dir() { read_records(&batches)? } else { BTreeMap::new() };
+        let batches = if batches.is_dir() { record_folder::read_all(&batches)? } else { BTreeMap::new() };
         Ok(Some(VectorStore::over(dir, id, record, files, batches)))
     }
 
@@ -94,6 +96,7 @@ impl VectorStore {
             dir,
             record: Mutex::new(record),
             files: Mutex::new(files),
+            removed: RemovedFiles::default(),
             batches: Mutex::new(batches),
             indexing: Mutex::default(),
             saving: Mutex::default(),
@@ -130,12 +133,17 @@ impl VectorStore {
 
     /// Returns all attached files, oldest first.
     pub(crate) fn files(&self) -> Vec<(String, AttachedFile)> {
-        self.lock_files().iter().map(|(id, file)| (id.clone(), file.clone())).collect()
+        self.files_where(|_| true)
     }
 
     /// Returns the attached file `id`.
     pub(crate) fn file(&self, id: &str) -> Option<AttachedFile> {
         self.lock_files().get(id).cloned()
+    }
+
+    /// Returns the time at which the file `id` was added, also if it has been removed. `None` if it is not known.
+    pub(super) fn added_at(&self, id: &str) -> Option<u64> {
+        self.file(id).map(|file| file.created_at).or_else(|| self.removed.created_at(id))
     }
 
     /// Returns the size of the texts in the index with their metadata, in bytes. May read the index.
@@ -172,9 +180,15 @@ impl VectorStore {
         self.is_deleted.load(Ordering::SeqCst)
     }
 
+    /// Returns some of the files in the order in which they were added. IDs decide between those of one second.
     fn files_where(&self, wanted: impl Fn(&AttachedFile) -> bool) -> Vec<(String, AttachedFile)> {
         let files = self.lock_files();
-        files.iter().filter(|(_, file)| wanted(file)).map(|(id, file)| (id.clone(), file.clone())).collect()
+        let wanted = files.iter().filter(|(_, file)| wanted(file));
+        let mut wanted: Vec<_> = wanted.map(|(id, file)| (id.clone(), file.clone())).collect();
+        drop(files);
+        // The map has them in the order of their IDs, which a stable sort keeps.
+        wanted.sort_by_key(|(_, file)| file.created_at);
+        wanted
     }
 
     /// Marks a file as being indexed, so it cannot be canceled until [`end_indexing`](Self::end_indexing), and
@@ -283,7 +297,8 @@ impl VectorStore {
         let Some(mut record) = self.batch(id) else { return Ok(None) };
         let indexing = self.lock_indexing().clone();
         for (file, attached) in self.batch_files(id) {
-            if attached.status == IndexingStatus::InProgress && indexing.get(&file) != Some(&attached) {
+            let is_waiting = attached.status_in_batch() == IndexingStatus::InProgress;
+            if is_waiting && indexing.get(&file) != Some(&attached) {
                 record.cancelled = true;
                 self.write_file(&saving, &file, AttachedFile { status: IndexingStatus::Cancelled, ..attached })?;
             }
@@ -315,6 +330,18 @@ impl VectorStore {
         let saving = self.begin_saving()?;
         let (chunks, bytes) = self.file(id).map_or((0, 0), |earlier| (earlier.chunks, earlier.bytes));
         self.write_file(&saving, id, AttachedFile { chunks, bytes, ..file })
+    }
+
+    /// Replaces the attributes of a file; see [`AttachedFile::with_attributes`].
+    ///
+    /// # Errors
+    /// If the store was deleted or the record cannot be written.
+    pub(super) fn update_attributes(&self, id: &str, attributes: Map<String, Value>) -> io::Result<()> {
+        let saving = self.begin_saving()?;
+        match self.file(id) {
+            Some(file) => self.write_file(&saving, id, file.with_attributes(attributes)),
+            None => Ok(()),
+        }
     }
 
     /// Writes the record `done` of a file that was indexed, or could not be. If the record is not `seen` any more, it
@@ -364,9 +391,10 @@ impl VectorStore {
     /// If the store was deleted or the record cannot be removed.
     pub(super) fn remove_file(&self, id: &str) -> io::Result<()> {
         let _saving = self.begin_saving()?;
-        if self.file(id).is_some_and(|file| file.removing) {
+        if let Some(file) = self.file(id).filter(|file| file.removing) {
             json_file::remove(&self.file_path(id))?;
             self.lock_files().remove(id);
+            self.removed.add(id, file.created_at);
         }
         Ok(())
     }
@@ -437,27 +465,9 @@ impl VectorStore {
     }
 }
 
-/// Reads the records in a folder, by the stems of their names.
-fn read_records<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMap<String, T>> {
-    let mut records = BTreeMap::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-        let is_record = path.extension().is_some_and(|extension| extension == "json");
-        if let (Some(name), true) = (stem, is_record)
-            && let Some(record) = json_file::read(&path)?
-        {
-            records.insert(name, record);
-        }
-    }
-    Ok(records)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::Map;
-
     use super::*;
 
     /// Creates the store `vs_1` in `folder`.
@@ -481,6 +491,7 @@ mod tests {
             batch: None,
             attempts: 0,
             removing: false,
+            earlier_status: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! `/v1/vector_stores/{id}/files`: files of a vector store.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
@@ -20,7 +21,7 @@ use crate::api::body::{JsonBody, WireRequest};
 use crate::api::error::{ApiError, Code, ErrorBody, Refusals};
 use crate::api::fair_slots::FairSlot;
 use crate::api::files;
-use crate::api::pagination::{CursorQuery, Page};
+use crate::api::pagination::{self, CursorQuery, Page, PageRules};
 use crate::api::path_param::PathParam;
 use crate::api::search_results::{MAX_ATTRIBUTES, MAX_NAME_CHARS, MAX_TEXT_CHARS};
 use crate::api::state::{AppState, now};
@@ -114,12 +115,6 @@ impl CheckedFile {
     }
 }
 
-/// Adds a file to `store`; see [`add_all`].
-async fn add(state: &AppState, store: &Arc<VectorStore>, caller: &Caller, file: CheckedFile) -> Result<(), ApiError> {
-    let slot = state.vector_stores()?.take_places(caller, 1)?;
-    add_all(state, store, vec![file], slot).await
-}
-
 /// Adds files to `store`, in place of what it had of the same files, and starts indexing them. `slot` is given back
 /// when they are indexed.
 pub(super) async fn add_all(
@@ -144,17 +139,29 @@ pub(super) async fn add_all(
             batch,
             attempts: 0,
             removing: false,
+            earlier_status: None,
         };
         attached.push((id, file));
     }
     let ids = attached.iter().map(|(id, _)| id.clone()).collect();
-    let added = AddedFiles { ids, _slot: slot };
+    let attaching = Arc::clone(store);
+    let write = async move { ingestion::attach(&attaching, attached).await };
+    index_after(state, store, AddedFiles { ids, _slot: slot }, write).await
+}
+
+/// Writes the records of files, and starts indexing those of them that wait.
+async fn index_after(
+    state: &AppState,
+    store: &Arc<VectorStore>,
+    added: AddedFiles,
+    write: impl Future<Output = Result<(), ApiError>> + Send + 'static,
+) -> Result<(), ApiError> {
     let state = state.clone();
     let store = Arc::clone(store);
     // A task of its own, because a client that disconnects ends the request: its files would wait until the next
     // change.
     run_to_end(async move {
-        let written = ingestion::attach(&store, attached).await;
+        let written = write.await;
         // Also after an error, for the files whose records were written before it.
         ingestion::start(&state, store, Some(added));
         written
@@ -183,17 +190,19 @@ pub(crate) async fn create(
     let file = request.validate(&state, &caller)?;
     state.vector_stores()?.check_room(&caller).await?;
     let id = file.id.clone();
-    add(&state, &store, &caller, file).await?;
+    let slot = state.vector_stores()?.take_places(&caller, 1)?;
+    add_all(&state, &store, vec![file], slot).await?;
     described(&state, &store, &id).map(axum::Json)
 }
 
-/// Lists the files of a vector store.
+/// Lists the files of a vector store, in the order in which they were added.
 #[utoipa::path(get, path = "/v1/vector_stores/{id}/files", operation_id = "listVectorStoreFiles", tag = "vector stores",
     params(
         ("id" = String, Path, description = "ID of the vector store"),
         ("limit" = Option<usize>, Query, minimum = 1, maximum = 100, description = "maximum number of files per page; defaults to 20"),
         ("order" = Option<String>, Query, description = "`desc` (the default) for the youngest first, or `asc`"),
         ("after" = Option<String>, Query, description = "ID of the last file on the previous page"),
+        ("before" = Option<String>, Query, description = "ID of the first file on the next page"),
         ("filter" = Option<String>, Query, description = "`in_progress`, `completed`, `failed` or `cancelled`"),
     ),
     responses(
@@ -211,19 +220,49 @@ pub(crate) async fn list(
     page(&state, &store, store.files(), query.as_deref().unwrap_or_default()).map(axum::Json)
 }
 
-/// Returns the page of `files` of a store that a query asks for.
+/// Returns the page of `files` of a store that a query asks for. They are in the order in which they were added.
 pub(super) fn page(
     state: &AppState,
     store: &VectorStore,
     mut files: Vec<(String, AttachedFile)>,
     query: &str,
 ) -> Result<Page<VectorStoreFileObject>, ApiError> {
-    let (filter, query) = filtered(query)?;
-    let query = CursorQuery::parse(&query)?;
+    let mut filter = None;
+    let query = CursorQuery::parse(query, PageRules::BOTH_WAYS, |name, value| {
+        if name == "filter" {
+            filter = Some(status(value)?);
+        }
+        Ok(name == "filter")
+    })?;
     let most = state.vector_stores()?.opener.embedder().max_tokens();
     files.retain(|(_, file)| filter.is_none_or(|wanted| wanted == file.status));
     let files = files.into_iter().map(|(id, file)| (id.clone(), VectorStoreFileObject::new(store, id, file, most)));
-    Page::of(files.collect(), &query)
+    Page::placed(files.collect(), &query, |listed, id| match store.added_at(id) {
+        Some(added_at) => Some(place_of_file(listed, added_at, id)),
+        None => pagination::place_by_id(listed, id),
+    })
+}
+
+/// Returns the range of a file in a list, or an empty one where it was.
+fn place_of_file(listed: &[(String, VectorStoreFileObject)], added_at: u64, id: &str) -> Range<usize> {
+    let begin = listed.partition_point(|(other, file)| (file.created_at, other.as_str()) < (added_at, id));
+    let is_listed = listed.get(begin).is_some_and(|(other, _)| other == id);
+    begin..begin + usize::from(is_listed)
+}
+
+/// Parses the status of a file.
+fn status(name: &str) -> Result<IndexingStatus, ApiError> {
+    match name {
+        "in_progress" => Ok(IndexingStatus::InProgress),
+        "completed" => Ok(IndexingStatus::Completed),
+        "failed" => Ok(IndexingStatus::Failed),
+        "cancelled" => Ok(IndexingStatus::Cancelled),
+        other => {
+            let message =
+                format!("`filter` must be `in_progress`, `completed`, `failed` or `cancelled`, not `{other}`");
+            Err(ApiError::invalid("filter", message))
+        }
+    }
 }
 
 /// Returns a file of a vector store.
@@ -246,7 +285,10 @@ pub(crate) async fn retrieve(
     described(&state, &store, &file).map(axum::Json)
 }
 
-/// Replaces the attributes of a file of a vector store, and indexes it again.
+/// Replaces the attributes of a file of a vector store.
+///
+/// Nothing else changes. A file that has texts in the index is indexed again with its new attributes: until its status
+/// is `completed`, searches find it by the old ones. Its batch counts it as before.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/files/{file_id}", operation_id = "updateVectorStoreFile",
     tag = "vector stores",
     params(
@@ -254,7 +296,7 @@ pub(crate) async fn retrieve(
         ("file_id" = String, Path, description = "ID of the file"),
     ),
     request_body = AttributesUpdate,
-    responses((status = 200, description = "the file, which is being indexed", body = VectorStoreFileObject), Refusals))]
+    responses((status = 200, description = "the file", body = VectorStoreFileObject), Refusals))]
 pub(crate) async fn update(
     State(state): State<AppState>,
     caller: Caller,
@@ -262,10 +304,13 @@ pub(crate) async fn update(
     JsonBody(request): JsonBody<AttributesUpdate>,
 ) -> Result<axum::Json<VectorStoreFileObject>, ApiError> {
     let (store, id) = find(&state, &caller, ids)?;
-    let (sizes, batch) = store.file(&id).map_or((None, None), |file| (file.sizes, file.batch));
     let change = AddFile { file_id: id.clone(), attributes: request.attributes, chunking_strategy: None };
-    let file = CheckedFile { sizes, batch, ..change.validate(&state, &caller)? };
-    add(&state, &store, &caller, file).await?;
+    let CheckedFile { attributes, .. } = change.validate(&state, &caller)?;
+    let slot = state.vector_stores()?.take_places(&caller, 1)?;
+    let updating = Arc::clone(&store);
+    let file = id.clone();
+    let write = async move { ingestion::update_attributes(&updating, file, attributes).await };
+    index_after(&state, &store, AddedFiles { ids: vec![id.clone()], _slot: slot }, write).await?;
     described(&state, &store, &id).map(axum::Json)
 }
 
@@ -361,30 +406,6 @@ fn described(state: &AppState, store: &VectorStore, id: &str) -> Result<VectorSt
     // Another request may have removed it in between.
     let file = store.file(id).ok_or_else(|| files::absent(id).with_param("file_id"))?;
     Ok(VectorStoreFileObject::new(store, id.to_owned(), file, most))
-}
-
-/// Takes `filter` out of a query.
-fn filtered(query: &str) -> Result<(Option<IndexingStatus>, String), ApiError> {
-    let mut filter = None;
-    let mut rest = form_urlencoded::Serializer::new(String::new());
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if name != "filter" {
-            rest.append_pair(&name, &value);
-            continue;
-        }
-        filter = Some(match value.as_ref() {
-            "in_progress" => IndexingStatus::InProgress,
-            "completed" => IndexingStatus::Completed,
-            "failed" => IndexingStatus::Failed,
-            "cancelled" => IndexingStatus::Cancelled,
-            other => {
-                let message =
-                    format!("`filter` must be `in_progress`, `completed`, `failed` or `cancelled`, not `{other}`");
-                return Err(ApiError::invalid("filter", message));
-            }
-        });
-    }
-    Ok((filter, rest.finish()))
 }
 
 /// Checks attributes by the limits of OpenAI's interface.
