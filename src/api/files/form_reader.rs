@@ -153,7 +153,7 @@ mod tests {
     async fn heads_are_bounded_and_so_is_what_precedes_the_first() {
         let long = "a".repeat(1 << 20);
         for form in [long.clone(), format!("{HEAD}x-long: {long}"), format!("--xyz{}", " ".repeat(1 << 20))] {
-            for size in [form.len(), 1] {
+            for size in [form.len(), 64] {
                 let mut reader = reader(&form, size);
                 let refused = reader.next_field().await.unwrap_err();
                 assert_eq!(refused.code, Code::RequestTooLarge, "{}", refused.message);

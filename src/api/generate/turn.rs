@@ -111,10 +111,8 @@ pub(super) async fn begin(
         let cached = reused.unwrap_or_else(|| session.cached_prompt_tokens());
         // Dropped before the end is sent, because the next request may come right after the end.
         drop(session);
-        yield match finish {
-            Some(finish) => Ok(GeneratedPart::End { finish, cached }),
-            None => Err(ApiError::new(Code::Internal, "the generation ended without a reason")),
-        };
+        let unexplained = || ApiError::new(Code::Internal, "the generation ended without a reason");
+        yield finish.map(|finish| GeneratedPart::End { finish, cached }).ok_or_else(unexplained);
     };
     Ok((shown, started(parts.boxed(), &accounts, prompt).await?))
 }
