@@ -194,9 +194,7 @@ impl<S: SessionSource> Episode<S> {
             reserved,
             frame,
         };
-        let question = question.into_question();
-        let runtime = runtime.clone();
-        let policy = policy.clone();
+        let (runtime, policy, question) = (runtime.clone(), policy.clone(), question.into_question());
         Ok(Episode { runtime, policy, settings, question, prompt, partial: None })
     }
 

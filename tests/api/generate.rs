@@ -176,7 +176,7 @@ async fn what_makes_no_sense_is_refused_by_name() {
         (json!({"token_ids": [1], "sampling_params": {"n": 2}}), 400, "sampling_params.n"),
         (json!({"token_ids": [1], "sampling_params": {"temperature": 3}}), 400, "sampling_params.temperature"),
         (json!({"token_ids": [1], "sampling_params": {"top_k": -2}}), 400, "sampling_params.top_k"),
-        (json!({"token_ids": [1], "sampling_params": {"stop": [""]}}), 400, "sampling_params.stop"),
+        (json!({"token_ids": [1], "sampling_params": {"stop": [""]}}), 400, "sampling_params.stop[0]"),
         (json!({"token_ids": [1], "sampling_params": {"stop_lines": ["a\nb"]}}), 400, "sampling_params.stop_lines"),
         (
             json!({"token_ids": [1], "sampling_params": {"structured_outputs": {"grammar": "x"}}}),

@@ -184,7 +184,7 @@ impl TagEnds {
 enum TagPosition {
     /// Outside of values.
     Names,
-    /// Behind a `=`, before the value.
+    /// Place between a `=` and the value.
     Equals,
     UnquotedValue,
     /// In a value that this quotation mark ends.
