@@ -60,7 +60,7 @@ impl ComputeArgs {
         request: &MemoryRequest,
         team: Arc<Team>,
         dry_run: bool,
-    ) -> anyhow::Result<Option<LoadedBase>> {
+    ) -> anyhow::Result<Option<LoadedLearner>> {
         let base_checkpoint = BaseCheckpoint::new(recipe, &self.host_args)?;
         let gpu_plan = self.plan(&base_checkpoint, recipe, request, dry_run)?;
         if let Some(gpu_plan) = gpu_plan.as_ref().filter(|gpu_plan| dry_run && gpu_plan.is_unqueried()) {
@@ -68,7 +68,7 @@ impl ComputeArgs {
             return Ok(None);
         }
         let (learner, base) = self.learner(base_checkpoint, recipe, team, gpu_plan.as_ref())?;
-        Ok(Some(LoadedBase { learner, base, gpu_plan }))
+        Ok(Some(LoadedLearner { learner, base, gpu_plan }))
     }
 
     /// Plans the memory of `request` on the training GPU. `None` on the CPU. A dry run with `--memory` queries no GPU.
@@ -154,8 +154,8 @@ fn load_on_gpu(_: &Weights, _: usize, _: &Tune, _: Option<usize>) -> anyhow::Res
     anyhow::bail!(WITHOUT_CUDA)
 }
 
-/// Base model loaded for training.
-pub(super) struct LoadedBase {
+/// Learner with the parameters of a base model.
+pub(super) struct LoadedLearner {
     pub(super) learner: Learner,
     pub(super) base: BaseIdentity,
     /// Memory plan of the training GPU. `None` on the CPU.

@@ -8,7 +8,7 @@ use toml::Value;
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::Device;
 
-use super::compute_args::{BaseIdentity, ComputeArgs, LoadedBase};
+use super::compute_args::{BaseIdentity, ComputeArgs, LoadedLearner};
 use super::dry_run;
 use super::gpu_plan::{self, MemoryRequest};
 use super::initial_policy::{self, InitialPolicy};
@@ -100,7 +100,7 @@ impl Args {
             rollout_engine,
         };
         let loaded = self.compute_args.load(&recipe, &memory_request, Arc::clone(&team), self.recipe_args.dry_run)?;
-        let Some(LoadedBase { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
+        let Some(LoadedLearner { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
         let gpu_plan = gpu_plan.as_ref();
         let take = |dir: &PathBuf| initial_policy::load("--init", dir, &recipe, &base, &mut learner);
         let origin = self.init.as_ref().map(take).transpose()?.unwrap_or_default();

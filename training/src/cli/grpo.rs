@@ -9,7 +9,7 @@ use toml::Value;
 use waymark_models::gradient::Learner;
 use waymark_runtime::config::Device;
 
-use super::compute_args::{BaseIdentity, ComputeArgs, LoadedBase};
+use super::compute_args::{BaseIdentity, ComputeArgs, LoadedLearner};
 use super::dry_run;
 use super::gpu_plan::{self, MemoryRequest};
 use super::initial_policy::{self, InitialPolicy};
@@ -112,7 +112,7 @@ impl Args {
             rollout_engine,
         };
         let loaded = self.compute_args.load(&recipe, &memory_request, Arc::clone(&team), self.recipe_args.dry_run)?;
-        let Some(LoadedBase { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
+        let Some(LoadedLearner { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
         let gpu_plan = gpu_plan.as_ref();
         let InitialState { reference, provenance } = self.load_initial_state(&recipe, settings, &base, &mut learner)?;
         let adapter_dir = tempfile::tempdir()?;

@@ -9,7 +9,7 @@ use waymark_models::gradient::Learner;
 use waymark_runtime::config::LogFormat;
 use waymark_runtime::logging;
 
-use super::compute_args::{BaseIdentity, ComputeArgs, LoadedBase};
+use super::compute_args::{BaseIdentity, ComputeArgs, LoadedLearner};
 use super::dry_run;
 use super::gpu_plan::MemoryRequest;
 use super::initial_policy::{self, InitialPolicy};
@@ -67,7 +67,7 @@ impl Args {
         let memory_request = MemoryRequest { section: "sft", pack_tokens, longest, rollout_engine: None };
         let team = self.compute_args.host_args.team();
         let loaded = self.compute_args.load(&recipe, &memory_request, team, self.recipe_args.dry_run)?;
-        let Some(LoadedBase { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
+        let Some(LoadedLearner { mut learner, base, gpu_plan }) = loaded else { return Ok(()) };
         let protocol = recipe.policy()?.protocol.name();
         let fit = SampleCheck { protocol, vocab: learner.config().vocab, vocabulary: &base.vocabulary };
         let dataset = self.dataset(&recipe, settings, &fit)?;
