@@ -36,19 +36,26 @@ pub(super) fn discard(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the folders in `dir` that a killed process was creating or removing.
+/// Removes what a killed process left in `dir`: folders that it was creating or removing, and files that it was writing.
 pub(super) fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        if entry.file_type()?.is_dir() && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !entry.file_type()?.is_dir() {
+            if durable_file::is_part(&name) {
+                fs::remove_file(entry.path())?;
+            }
+        } else if name.starts_with(UNFINISHED) {
             fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(())
 }
 
-/// Reads the records in a folder of files, by the stems of their names.
+/// Reads the records in a folder of files, by the stems of their names, after removing those that are unfinished.
 pub(super) fn read_all<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMap<String, T>> {
+    remove_unfinished(folder)?;
     let mut records = BTreeMap::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -61,4 +68,20 @@ pub(super) fn read_all<T: DeserializeOwned>(folder: &Path) -> io::Result<BTreeMa
         }
     }
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_a_killed_process_was_writing_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        json_file::write(&dir.path().join("a.json"), &1).unwrap();
+        fs::write(dir.path().join(".a.json.7.part"), "2").unwrap();
+        fs::create_dir(dir.path().join(".gone")).unwrap();
+        assert_eq!(read_all::<u32>(dir.path()).unwrap(), BTreeMap::from([("a".to_owned(), 1)]));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 }
