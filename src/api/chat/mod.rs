@@ -1,7 +1,7 @@
 //! `/v1/chat/completions`: OpenAI's chat interface on top of episodes.
 //!
-//! `request`, `completion`, `tool`, `choice_fields`, `allowed_tools`: wire types · `check`, `messages`, `plan`: validation · `piece`:
-//! from events to deltas · `stream`, `whole`: the two kinds of responses.
+//! `request`, `completion`, `tool`, `choice_fields`, `allowed_tools`: wire types · `check`, `messages`, `plan`:
+//! validation · `piece`: from events to deltas · `stream`, `whole`: the two kinds of responses.
 
 pub mod allowed_tools;
 mod check;

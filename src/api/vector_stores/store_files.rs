@@ -287,7 +287,7 @@ pub(crate) async fn retrieve(
 
 /// Replaces the attributes of a file of a vector store.
 ///
-/// Nothing else changes. A file that has texts in the index is indexed again with its new attributes: until its status
+/// All else is kept. A file that has texts in the index is indexed again with its new attributes: until its status
 /// is `completed`, searches find it by the old ones. Its batch counts it as before.
 #[utoipa::path(post, path = "/v1/vector_stores/{id}/files/{file_id}", operation_id = "updateVectorStoreFile",
     tag = "vector stores",
