@@ -1,9 +1,12 @@
 //! Dot products of bf16 values, a panel at a time, pair by pair of input indices. Uses the CPU's instruction for
 //! pairs (AVX512-BF16), which is defined to add the product of the odd index before that of the even one, or the
-//! kernels for plain floats, where the even index comes first.
+//! kernels for plain floats, where the even index comes first. With AMX, the products of up to sixteen pairs are summed
+//! first, even and odd indices apart.
 
 use bytemuck::Pod;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::{PanelProduct, TileDot, TileSupport};
 use super::elementwise::versions;
 #[cfg(target_arch = "x86_64")]
 use super::isa::Isa;
@@ -26,7 +29,11 @@ pub(crate) enum DotMethod {
 /// Proof that the CPU has AVX-512 F, AVX-512 BW and AVX512-BF16; only [`Bf16Support::detect`] creates one.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has the instruction"))]
-pub(crate) struct Bf16Support(());
+pub(crate) struct Bf16Support {
+    /// AMX, which then multiplies whole panels.
+    #[cfg(target_arch = "x86_64")]
+    tiles: Option<TileSupport>,
+}
 
 impl Bf16Support {
     /// Looks for the instructions. Cheap: the standard library caches the feature detection.
@@ -35,7 +42,7 @@ impl Bf16Support {
         {
             use std::arch::is_x86_feature_detected as has;
             if has!("avx512f") && has!("avx512bw") && has!("avx512bf16") {
-                return Some(Self(()));
+                return Some(Self { tiles: TileSupport::detect() });
             }
         }
         None
@@ -79,10 +86,15 @@ impl DotMethod {
     /// All methods that this CPU supports, for tests that force each.
     #[cfg(test)]
     pub(crate) fn available() -> Vec<Self> {
-        match Self::best() {
-            Self::PlainFloats => vec![Self::PlainFloats],
-            best => vec![best, Self::PlainFloats],
+        let mut methods = vec![Self::best()];
+        #[cfg(target_arch = "x86_64")]
+        if let Self::Bf16Pairs(Bf16Support { tiles: Some(_) }) = methods[0] {
+            methods.push(Self::Bf16Pairs(Bf16Support { tiles: None }));
         }
+        if matches!(methods[0], Self::Bf16Pairs(_)) {
+            methods.push(Self::PlainFloats);
+        }
+        methods
     }
 }
 
@@ -232,7 +244,13 @@ impl Dot for Bf16Pairs {
         // SAFETY: `Bf16Support` proves that the CPU has the instructions; x, the panel and the sums cover the rows, as
         // asserted.
         unsafe {
-            x86::multiply(x, stride, panel, sums);
+            match self.0.tiles {
+                Some(tiles) => {
+                    let (x, panel, sums) = (x.as_ptr(), panel.as_ptr(), sums.as_mut_ptr().cast());
+                    PanelProduct { x, stride, rows, panel, words: pairs, sums }.add(tiles, TileDot::Bf16);
+                }
+                None => x86::multiply(x, stride, panel, sums),
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         unreachable!("only x86-64 has the instruction");

@@ -1,6 +1,8 @@
 //! Dot products of bytes, a panel at a time, four input indices at a time, by the CPU's instructions for them:
-//! AVX512-VNNI, or on AArch64 `sdot` and `smmla` (FEAT_DotProd and FEAT_I8MM).
+//! AMX or AVX512-VNNI, or on AArch64 `sdot` and `smmla` (FEAT_DotProd and FEAT_I8MM).
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::{PanelProduct, TileDot, TileSupport};
 use super::layout::PANEL;
 #[cfg(target_arch = "aarch64")]
 use super::neon::byte_sums;
@@ -19,6 +21,9 @@ pub(crate) struct ByteSupport(ByteMethod);
 /// Methods to multiply bytes.
 #[derive(Debug, Clone, Copy)]
 enum ByteMethod {
+    /// AMX, for unsigned activations.
+    #[cfg(target_arch = "x86_64")]
+    Tiles(TileSupport),
     /// AVX-512 F and AVX512-VNNI, for unsigned activations.
     #[cfg(target_arch = "x86_64")]
     Vnni,
@@ -51,16 +56,18 @@ impl ByteSupport {
         #[cfg(target_arch = "x86_64")]
         let methods = {
             use std::arch::is_x86_feature_detected as has;
-            [(ByteMethod::Vnni, has!("avx512f") && has!("avx512vnni"))]
+            let tiles = TileSupport::detect().map(ByteMethod::Tiles);
+            let vnni = (has!("avx512f") && has!("avx512vnni")).then_some(ByteMethod::Vnni);
+            [tiles, vnni]
         };
         #[cfg(target_arch = "aarch64")]
         let methods = {
             use std::arch::is_aarch64_feature_detected as has;
-            [(ByteMethod::Matrices, has!("i8mm")), (ByteMethod::Dot, has!("dotprod"))]
+            [has!("i8mm").then_some(ByteMethod::Matrices), has!("dotprod").then_some(ByteMethod::Dot)]
         };
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let methods: [(ByteMethod, bool); 0] = [];
-        methods.into_iter().filter(|(_, present)| *present).map(|(method, _)| Self(method))
+        let methods: [Option<ByteMethod>; 0] = [];
+        methods.into_iter().flatten().map(Self)
     }
 
     /// Rounds a row of activations to bytes. The smallest and the largest byte stand for the row's smallest and largest
@@ -104,6 +111,11 @@ impl ByteSupport {
         // asserted.
         unsafe {
             match self.0 {
+                #[cfg(target_arch = "x86_64")]
+                ByteMethod::Tiles(support) => {
+                    let (x, panel, sums) = (x.as_ptr(), panel.as_ptr(), sums.as_mut_ptr().cast());
+                    PanelProduct { x, stride, rows, panel, words: quads, sums }.add(support, TileDot::Bytes);
+                }
                 #[cfg(target_arch = "x86_64")]
                 ByteMethod::Vnni => x86::multiply(x, stride, panel, sums),
                 #[cfg(target_arch = "aarch64")]

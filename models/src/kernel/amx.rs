@@ -1,0 +1,318 @@
+//! Tiles of AMX: registers of up to 16 rows of 64 bytes, and instructions that multiply two of them.
+//!
+//! Rust has no stable intrinsics for tiles, so they are programmed in assembly. Neither the compiler nor the standard
+//! library uses tiles: their configuration stays what [`Tiles`] made it.
+
+use std::arch::asm;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use super::layout::PANEL;
+
+/// Proof that the CPU has AMX for bytes and bf16, besides the instructions of AVX-512, and that the operating system
+/// lets this process use tiles; only [`TileSupport::detect`] creates one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TileSupport(());
+
+impl TileSupport {
+    /// Looks for the instructions and asks for the permission, once per process.
+    pub(crate) fn detect() -> Option<Self> {
+        static USABLE: OnceLock<bool> = OnceLock::new();
+        USABLE.get_or_init(|| has_instructions() && ask_permission()).then_some(Self(()))
+    }
+}
+
+fn has_instructions() -> bool {
+    use std::arch::is_x86_feature_detected as has;
+    /// AMX-BF16, AMX-TILE and AMX-INT8 in EDX of leaf 7.
+    const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    let vectors = has!("avx512f") && has!("avx512bw") && has!("avx512bf16") && has!("avx512vnni");
+    vectors && std::arch::x86_64::__cpuid_count(7, 0).edx & TILES == TILES
+}
+
+/// Asks Linux for the permission to use tiles, which it grants per process. Other systems are not asked.
+fn ask_permission() -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        /// `ARCH_REQ_XCOMP_PERM`.
+        const REQUEST: libc::c_int = 0x1023;
+        /// `XFEATURE_XTILEDATA`.
+        const TILE_DATA: libc::c_ulong = 18;
+        // SAFETY: the call takes numbers only. It fails on kernels that do not know it.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    false
+}
+
+/// Maximum number of rows of a tile, and of 32-bit words in a row.
+pub(super) const TILE: usize = 16;
+
+/// Configuration of this thread's tiles, until it is dropped: 0 to 3 hold sums, of two tiles of rows and two vectors of
+/// a panel; 4 and 5 rows; 6 and 7 weights.
+pub(super) struct Tiles {
+    /// Configurations belong to a thread.
+    _thread: PhantomData<*const ()>,
+}
+
+/// Operand of `ldtilecfg`.
+#[repr(C, align(64))]
+struct Layout {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    /// Bytes per row of each tile; those of tiles that do not exist are zero.
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Tiles {
+    /// Configures tiles for rows and weights of `words` words, at most [`TILE`], and two tiles with `rows` rows, at most
+    /// [`TILE`] each. Where the second has none, its tiles do not exist.
+    pub(super) fn configure(_: TileSupport, rows: [usize; 2], words: usize) -> Self {
+        assert!((1..=TILE).contains(&rows[0]) && rows[1] <= TILE && (1..=TILE).contains(&words), "shape of tiles");
+        let [first, second] = rows.map(|rows| (rows, TILE));
+        let shapes = [first, first, second, second, (rows[0], words), (rows[1], words), (words, TILE), (words, TILE)];
+        let mut layout = Layout { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+        for (tile, (rows, words)) in shapes.into_iter().enumerate().filter(|(_, (rows, _))| *rows > 0) {
+            layout.rows[tile] = rows as u8;
+            layout.row_bytes[tile] = 4 * words as u16;
+        }
+        // SAFETY: the proof's existence means that the CPU has tiles and the process may use them; the layout is valid.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const layout, options(nostack, readonly)) };
+        Self { _thread: PhantomData }
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: as for `configure`.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// Instruction that multiplies rows with weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TileDot {
+    /// Pairs of bf16 values, added up in `f32`.
+    Bf16,
+    /// Quads of unsigned bytes in rows and signed ones in weights, added up in `i32`.
+    Bytes,
+}
+
+/// Operands of a multiplication with a panel.
+#[derive(Clone, Copy)]
+pub(super) struct PanelProduct {
+    /// First row, [`stride`](Self::stride) words before the next one.
+    pub(super) x: *const u32,
+    pub(super) stride: usize,
+    /// Number of rows.
+    pub(super) rows: usize,
+    /// First words of a panel's outputs; a panel has [`PANEL`] words per word of a row.
+    pub(super) panel: *const u32,
+    /// Number of words of a row to multiply.
+    pub(super) words: usize,
+    /// Sums of the first row, [`PANEL`] words per row.
+    pub(super) sums: *mut u32,
+}
+
+impl PanelProduct {
+    /// Adds the products to the sums. The order of additions does not depend on the number of rows.
+    ///
+    /// # Safety
+    /// The pointers must cover the elements that the fields name.
+    pub(super) unsafe fn add(self, support: TileSupport, dot: TileDot) {
+        let whole = self.words / TILE;
+        let rest = self.words % TILE;
+        // SAFETY: guaranteed by the caller, also of the words after the whole tiles.
+        unsafe {
+            if whole > 0 {
+                self.add_steps(support, dot, whole, TILE);
+            }
+            if rest > 0 {
+                let x = self.x.add(whole * TILE);
+                let panel = self.panel.add(whole * TILE * PANEL);
+                Self { x, panel, ..self }.add_steps(support, dot, 1, rest);
+            }
+        }
+    }
+
+    /// Adds the products with `steps` times `words` words.
+    ///
+    /// # Safety
+    /// The same as for [`add`](Self::add).
+    unsafe fn add_steps(self, support: TileSupport, dot: TileDot, steps: usize, words: usize) {
+        let pairs = self.rows / (2 * TILE);
+        let rest = self.rows % (2 * TILE);
+        // SAFETY: guaranteed by the caller, also of the rows after the pairs of whole tiles.
+        unsafe {
+            if pairs > 0 {
+                let tiles = Tiles::configure(support, [TILE; 2], words);
+                for first in (0..pairs).map(|pair| pair * 2 * TILE) {
+                    self.from_row(first).add_both(&tiles, dot, steps, TILE);
+                }
+            }
+            let rest_of = self.from_row(pairs * 2 * TILE);
+            match rest {
+                0 => {}
+                1..=TILE => {
+                    let tiles = Tiles::configure(support, [rest, 0], words);
+                    rest_of.add_one(&tiles, dot, steps);
+                }
+                _ => {
+                    let first = rest.div_ceil(2);
+                    let tiles = Tiles::configure(support, [first, rest - first], words);
+                    rest_of.add_both(&tiles, dot, steps, first);
+                }
+            }
+        }
+    }
+
+    /// The product without the rows before `row`.
+    ///
+    /// # Safety
+    /// There must be `row` rows.
+    unsafe fn from_row(self, row: usize) -> Self {
+        // SAFETY: guaranteed by the caller.
+        unsafe { Self { x: self.x.add(row * self.stride), sums: self.sums.add(row * PANEL), ..self } }
+    }
+}
+
+/// Bytes between words of a panel.
+const PANEL_BYTES: usize = PANEL * size_of::<u32>();
+
+/// Assembly that multiplies one tile of rows with both vectors of a panel, step by step.
+macro_rules! one_tile {
+    ($instruction:literal, $product:expr, $steps:expr) => {
+        asm!(
+            "tileloadd tmm0, [{sums} + {line}*1]",
+            "tileloadd tmm1, [{sums} + {line}*1 + 64]",
+            "2:",
+            "tileloadd tmm4, [{x} + {stride}*1]",
+            "tileloadd tmm6, [{panel} + {line}*1]",
+            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            concat!($instruction, " tmm0, tmm4, tmm6"),
+            concat!($instruction, " tmm1, tmm4, tmm7"),
+            "add {x}, 64",
+            "add {panel}, {step}",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{sums} + {line}*1], tmm0",
+            "tilestored [{sums} + {line}*1 + 64], tmm1",
+            sums = in(reg) $product.sums,
+            line = in(reg) PANEL_BYTES,
+            x = inout(reg) $product.x => _,
+            stride = in(reg) $product.stride * size_of::<u32>(),
+            panel = inout(reg) $product.panel => _,
+            step = const TILE * PANEL_BYTES,
+            steps = inout(reg) $steps => _,
+            out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
+/// Assembly that multiplies two tiles of rows, the second one `$first` rows after the first.
+macro_rules! two_tiles {
+    ($instruction:literal, $product:expr, $steps:expr, $first:expr) => {
+        asm!(
+            "tileloadd tmm0, [{sums} + {line}*1]",
+            "tileloadd tmm1, [{sums} + {line}*1 + 64]",
+            "tileloadd tmm2, [{others} + {line}*1]",
+            "tileloadd tmm3, [{others} + {line}*1 + 64]",
+            "2:",
+            "tileloadd tmm4, [{x} + {stride}*1]",
+            "tileloadd tmm6, [{panel} + {line}*1]",
+            concat!($instruction, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            concat!($instruction, " tmm1, tmm4, tmm7"),
+            "tileloadd tmm5, [{next} + {stride}*1]",
+            concat!($instruction, " tmm2, tmm5, tmm6"),
+            concat!($instruction, " tmm3, tmm5, tmm7"),
+            "add {x}, 64",
+            "add {next}, 64",
+            "add {panel}, {step}",
+            "dec {steps}",
+            "jnz 2b",
+            "tilestored [{sums} + {line}*1], tmm0",
+            "tilestored [{sums} + {line}*1 + 64], tmm1",
+            "tilestored [{others} + {line}*1], tmm2",
+            "tilestored [{others} + {line}*1 + 64], tmm3",
+            sums = in(reg) $product.sums,
+            others = in(reg) $product.from_row($first).sums,
+            line = in(reg) PANEL_BYTES,
+            x = inout(reg) $product.x => _,
+            next = inout(reg) $product.from_row($first).x => _,
+            stride = in(reg) $product.stride * size_of::<u32>(),
+            panel = inout(reg) $product.panel => _,
+            step = const TILE * PANEL_BYTES,
+            steps = inout(reg) $steps => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
+impl PanelProduct {
+    /// Multiplies the first tile of rows.
+    ///
+    /// # Safety
+    /// The same as for [`add`](Self::add), and the tiles must be configured for these rows and words.
+    unsafe fn add_one(self, _: &Tiles, dot: TileDot, steps: usize) {
+        // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions.
+        unsafe {
+            match dot {
+                TileDot::Bf16 => one_tile!("tdpbf16ps", self, steps),
+                TileDot::Bytes => one_tile!("tdpbusd", self, steps),
+            }
+        }
+    }
+
+    /// Multiplies two tiles of rows, the second of which begins with row `first`.
+    ///
+    /// # Safety
+    /// The same as for [`add_one`](Self::add_one).
+    unsafe fn add_both(self, _: &Tiles, dot: TileDot, steps: usize, first: usize) {
+        // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions.
+        unsafe {
+            match dot {
+                TileDot::Bf16 => two_tiles!("tdpbf16ps", self, steps, first),
+                TileDot::Bytes => two_tiles!("tdpbusd", self, steps, first),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_all_shapes_are_multiplied_exactly() {
+        let Some(support) = TileSupport::detect() else { return };
+        for rows in [1, 2, 15, 16, 17, 31, 32, 33, 70] {
+            for words in [1, 3, 16, 17, 40] {
+                let stride = words + 2;
+                let bytes = |len: usize, seed: usize| -> Vec<u8> {
+                    (0..4 * len).map(|at| ((at * 73 + seed) * 151 >> 3) as u8).collect()
+                };
+                let x = bytes(rows * stride, rows);
+                let panel = bytes(words * PANEL, words);
+                let mut sums = vec![7_u32; rows * PANEL];
+                let [x_from, panel_from] = [&x, &panel].map(|bytes| bytes.as_ptr().cast());
+                let sums_from = sums.as_mut_ptr();
+                let product = PanelProduct { x: x_from, stride, rows, panel: panel_from, words, sums: sums_from };
+                // SAFETY: the vectors cover rows and words.
+                unsafe { product.add(support, TileDot::Bytes) };
+                for (at, &sum) in sums.iter().enumerate() {
+                    let terms = (0..4 * words).map(|k| {
+                        let weight = panel[(k / 4 * PANEL + at % PANEL) * 4 + k % 4] as i8;
+                        i32::from(x[at / PANEL * stride * 4 + k]) * i32::from(weight)
+                    });
+                    assert_eq!(sum.cast_signed(), 7 + terms.sum::<i32>(), "{rows} rows, {words} words, sum {at}");
+                }
+            }
+        }
+    }
+}
