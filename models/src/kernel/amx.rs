@@ -48,8 +48,7 @@ fn ask_permission() -> bool {
 /// Maximum number of rows of a tile, and of 32-bit words in a row.
 pub(super) const TILE: usize = 16;
 
-/// Configuration of this thread's tiles, until it is dropped: 0 to 3 hold sums, of two tiles of rows and two vectors of
-/// a panel; 4 and 5 rows; 6 and 7 weights.
+/// Configuration of this thread's tiles, until it is dropped.
 pub(super) struct Tiles {
     /// Configurations belong to a thread.
     _thread: PhantomData<*const ()>,
@@ -66,15 +65,32 @@ struct Layout {
     rows: [u8; 16],
 }
 
+/// Number of tiles.
+const TILES: usize = 8;
+
 impl Tiles {
-    /// Configures tiles for rows and weights of `words` words, at most [`TILE`], and two tiles with `rows` rows, at most
-    /// [`TILE`] each. Where the second has none, its tiles do not exist.
-    pub(super) fn configure(_: TileSupport, rows: [usize; 2], words: usize) -> Self {
-        assert!((1..=TILE).contains(&rows[0]) && rows[1] <= TILE && (1..=TILE).contains(&words), "shape of tiles");
-        let [first, second] = rows.map(|rows| (rows, TILE));
-        let shapes = [first, first, second, second, (rows[0], words), (rows[1], words), (words, TILE), (words, TILE)];
+    /// Configures tiles for the product of a panel: 0 to 3 hold sums, of two tiles of rows and two vectors of a panel; 4
+    /// and 5 rows of `words` words; 6 and 7 weights. Where the second tile of rows has none, its tiles do not exist.
+    fn for_panel(support: TileSupport, rows: [usize; 2], words: usize) -> Self {
+        let [first, second] = rows.map(|rows| [rows, TILE]);
+        let x = rows.map(|rows| [rows, words]);
+        Self::configure(support, [first, first, second, second, x[0], x[1], [words, TILE], [words, TILE]])
+    }
+
+    /// Configures tiles for products of byte planes: 0 to 2 hold sums; 3 and 4 the planes of `rows` rows with `words`
+    /// words; 5 and 6 those of the weights.
+    pub(super) fn for_planes(support: TileSupport, rows: usize, words: usize) -> Self {
+        let sums = [rows, TILE];
+        let x = [rows, words];
+        let weights = [words, TILE];
+        Self::configure(support, [sums, sums, sums, x, x, weights, weights, [0, 0]])
+    }
+
+    /// Configures tiles of the given numbers of rows and of words per row.
+    fn configure(_: TileSupport, shapes: [[usize; 2]; TILES]) -> Self {
         let mut layout = Layout { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        for (tile, (rows, words)) in shapes.into_iter().enumerate().filter(|(_, (rows, _))| *rows > 0) {
+        for (tile, [rows, words]) in shapes.into_iter().enumerate().filter(|(_, [rows, _])| *rows > 0) {
+            assert!(rows <= TILE && (1..=TILE).contains(&words), "tile of {rows} rows with {words} words");
             layout.rows[tile] = rows as u8;
             layout.row_bytes[tile] = 4 * words as u16;
         }
@@ -147,7 +163,7 @@ impl PanelProduct {
         // SAFETY: guaranteed by the caller, also of the rows after the pairs of whole tiles.
         unsafe {
             if pairs > 0 {
-                let tiles = Tiles::configure(support, [TILE; 2], words);
+                let tiles = Tiles::for_panel(support, [TILE; 2], words);
                 for first in (0..pairs).map(|pair| pair * 2 * TILE) {
                     self.from_row(first).add_both(&tiles, dot, steps, TILE);
                 }
@@ -156,12 +172,12 @@ impl PanelProduct {
             match rest {
                 0 => {}
                 1..=TILE => {
-                    let tiles = Tiles::configure(support, [rest, 0], words);
+                    let tiles = Tiles::for_panel(support, [rest, 0], words);
                     rest_of.add_one(&tiles, dot, steps);
                 }
                 _ => {
                     let first = rest.div_ceil(2);
-                    let tiles = Tiles::configure(support, [first, rest - first], words);
+                    let tiles = Tiles::for_panel(support, [first, rest - first], words);
                     rest_of.add_both(&tiles, dot, steps, first);
                 }
             }
@@ -280,6 +296,90 @@ impl PanelProduct {
                 TileDot::Bf16 => two_tiles!("tdpbf16ps", self, steps, first),
                 TileDot::Bytes => two_tiles!("tdpbusd", self, steps, first),
             }
+        }
+    }
+}
+
+/// Rows and weights whose numbers are divided into planes of low and high bytes, and the sums of their products.
+#[derive(Clone, Copy)]
+pub(super) struct PlaneProduct {
+    /// High and low bytes of the rows, as many words per row as the tiles are configured for.
+    pub(super) x: [*const u32; 2],
+    /// High and low bytes of the weights of sixteen outputs, [`PANEL`] words per word of a row. Only low ones where
+    /// weights are signed bytes.
+    pub(super) weights: [*const u32; 2],
+    /// Sums of each tile, sixteen per row.
+    pub(super) sums: *mut [[i32; TILE * TILE]; 3],
+}
+
+impl PlaneProduct {
+    /// Multiplies rows of 16-bit integers with weights of 16 bits. Sets the sums of products: high bytes with high ones,
+    /// high with low ones in both orders, low with low ones.
+    ///
+    /// # Safety
+    /// The pointers must cover what the tiles, which [`Tiles::for_planes`] configured, are configured for.
+    #[inline(always)]
+    pub(super) unsafe fn wide(self, _: &Tiles) {
+        // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tileloadd tmm3, [{high} + {line}*1]",
+                "tileloadd tmm5, [{wide} + {panel}*1]",
+                "tdpbssd tmm0, tmm3, tmm5",
+                "tileloadd tmm6, [{narrow} + {panel}*1]",
+                "tdpbsud tmm1, tmm3, tmm6",
+                "tileloadd tmm4, [{low} + {line}*1]",
+                "tdpbuud tmm2, tmm4, tmm6",
+                "tdpbusd tmm1, tmm4, tmm5",
+                "tilestored [{sums} + {line}*1], tmm0",
+                "tilestored [{sums} + {line}*1 + 2048], tmm2",
+                "tilestored [{sums} + {line}*1 + 1024], tmm1",
+                high = in(reg) self.x[0],
+                low = in(reg) self.x[1],
+                wide = in(reg) self.weights[0],
+                narrow = in(reg) self.weights[1],
+                line = in(reg) TILE * size_of::<u32>(),
+                panel = in(reg) PANEL_BYTES,
+                sums = in(reg) self.sums,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// Multiplies rows of 16-bit integers, eight words of bytes per row, with weights of signed bytes. Sets the sums of
+    /// products of high bytes and of low ones.
+    ///
+    /// # Safety
+    /// The same as for [`wide`](Self::wide).
+    #[inline(always)]
+    pub(super) unsafe fn narrow(self, _: &Tiles) {
+        // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tileloadd tmm3, [{high} + {row}*1]",
+                "tileloadd tmm5, [{weights} + {panel}*1]",
+                "tdpbssd tmm0, tmm3, tmm5",
+                "tileloadd tmm4, [{low} + {row}*1]",
+                "tdpbusd tmm1, tmm4, tmm5",
+                "tilestored [{sums} + {line}*1], tmm0",
+                "tilestored [{sums} + {line}*1 + 1024], tmm1",
+                high = in(reg) self.x[0],
+                low = in(reg) self.x[1],
+                weights = in(reg) self.weights[1],
+                row = in(reg) TILE / 2 * size_of::<u32>(),
+                line = in(reg) TILE * size_of::<u32>(),
+                panel = in(reg) PANEL_BYTES,
+                sums = in(reg) self.sums,
+                out("tmm0") _, out("tmm1") _, out("tmm3") _, out("tmm4") _, out("tmm5") _,
+                options(nostack, preserves_flags),
+            );
         }
     }
 }

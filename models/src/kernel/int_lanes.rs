@@ -127,7 +127,7 @@ pub(super) trait IntLanes: Copy {
 }
 
 /// Low bytes of both numbers of a pair.
-const LOW_BYTES: u32 = 0x00ff_00ff;
+pub(super) const LOW_BYTES: u32 = 0x00ff_00ff;
 
 /// Both `i16` of a word.
 fn numbers(word: i32) -> [i32; 2] {

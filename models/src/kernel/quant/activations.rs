@@ -7,7 +7,11 @@
 //! For weights whose products would not fit an `i32`, the largest magnitude becomes [`QuantForm::LIMIT`], and the error
 //! is up to four times as large.
 
+#[cfg(target_arch = "x86_64")]
+use super::QUADS;
 use super::{IntLanes, Lanes, PAIRS, QuantForm, STEPS};
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::int_lanes::LOW_BYTES;
 use crate::kernel::lanes::LANES;
 use crate::kernel::layout::BLOCK;
 
@@ -31,6 +35,9 @@ pub(super) const WORDS: usize = size_of::<RoundedBlock>() / size_of::<u32>();
 pub(super) const SCALE: usize = PAIRS;
 /// Index of the word with the sum of a block; the sums of its halves follow.
 pub(super) const SUM: usize = SCALE + 1;
+
+/// Number of words of a block that hold its scale and its sums.
+pub(super) const FIELDS: usize = WORDS - PAIRS;
 
 /// Rounds the rows of a tile, each of whole blocks. Word `w` of block `b` of row `r` becomes
 /// `to[(b · WORDS + w) · rows + r]`.
@@ -58,6 +65,46 @@ pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to
                     let words = bytemuck::cast_ref::<_, [u32; WORDS]>(&rounded);
                     to[row..].iter_mut().step_by(rows).zip(words).for_each(|(to, word)| *to = *word);
                 }
+            }
+        }
+    }
+}
+
+/// Rounds the rows of a tile like [`round`], for products of byte planes. Each group of blocks with a common scale has, in
+/// sequence, the high bytes of every row, the low bytes of every row, and the fields of its blocks: field `f` of block `b`
+/// of row `r` at `(b · FIELDS + f) · rows + r`. The bytes are in the order of [`QuantForm::quads`].
+///
+/// # Panics
+/// As [`round`].
+///
+/// # Safety
+/// The CPU must support the instruction set of `L`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn round_planes<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to: &mut [u32]) {
+    let blocks = x.len() / BLOCK / rows;
+    assert!(x.len() == rows * blocks * BLOCK && to.len() == rows * blocks * WORDS, "rows of whole blocks");
+    assert!(blocks.is_multiple_of(W::SHARED), "whole groups of blocks with a scale");
+    let x = x.as_chunks::<BLOCK>().0;
+    for (index, to) in to.chunks_exact_mut(WORDS * rows * W::SHARED).enumerate() {
+        let (planes, fields) = to.split_at_mut(2 * QUADS * W::SHARED * rows);
+        let (high, low) = planes.split_at_mut(QUADS * W::SHARED * rows);
+        for row in 0..rows {
+            let values = &x[row * blocks + index * W::SHARED..][..W::SHARED];
+            // SAFETY: guaranteed by the caller.
+            let range = unsafe { Range::of::<L>(values, W::LIMIT) };
+            for (block, values) in values.iter().enumerate() {
+                // SAFETY: guaranteed by the caller.
+                let rounded = unsafe { range.round::<L>(values) };
+                let place = (row * W::SHARED + block) * QUADS;
+                let places = high[place..place + QUADS].iter_mut().zip(&mut low[place..place + QUADS]);
+                for ((high, low), &[pair, next]) in places.zip(rounded.pairs.as_chunks::<2>().0) {
+                    *high = pair >> 8 & LOW_BYTES | next & !LOW_BYTES;
+                    *low = pair & LOW_BYTES | (next & LOW_BYTES) << 8;
+                }
+                let own = bytemuck::cast_ref::<_, [u32; WORDS]>(&rounded);
+                let places = fields[block * FIELDS * rows + row..].iter_mut().step_by(rows);
+                places.zip(&own[SCALE..]).for_each(|(to, word)| *to = *word);
             }
         }
     }

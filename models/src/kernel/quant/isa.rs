@@ -2,8 +2,12 @@
 
 use super::QuantForm;
 use super::activations;
+#[cfg(target_arch = "x86_64")]
+use super::planes::FEWEST_ROWS;
 use super::tile::{Tile, TileRows};
 use super::unpacked::{Scratch, Unpacked};
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::amx::TileSupport;
 #[cfg(test)]
 use crate::kernel::int_lanes::IntLanes;
 use crate::kernel::lanes::LANES;
@@ -16,6 +20,9 @@ pub(in crate::kernel) struct IntegerIsa(Kind);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
+    /// AMX for many rows, and AVX-512 with VNNI for few.
+    #[cfg(target_arch = "x86_64")]
+    Tiles(TileSupport),
     /// AVX-512 with VNNI. Without VNNI, AVX-512 multiplies integers hardly faster than AVX2.
     #[cfg(target_arch = "x86_64")]
     Vnni,
@@ -45,7 +52,7 @@ macro_rules! dispatch {
     ($self:ident, $name:ident::<$($generic:ty),*>($($argument:expr),*)) => {
         match $self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Vnni => x86::vnni::$name::<$($generic),*>($($argument),*),
+            Kind::Tiles(_) | Kind::Vnni => x86::vnni::$name::<$($generic),*>($($argument),*),
             #[cfg(target_arch = "x86_64")]
             Kind::AvxVnni => x86::avx_vnni::$name::<$($generic),*>($($argument),*),
             #[cfg(target_arch = "x86_64")]
@@ -103,11 +110,20 @@ impl IntegerIsa {
         others.chain(portable).collect()
     }
 
+    /// AMX, if it multiplies groups of `count` rows faster than vectors do.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn tiles(self, count: usize) -> Option<TileSupport> {
+        match self.0 {
+            Kind::Tiles(support) if count >= FEWEST_ROWS => Some(support),
+            _ => None,
+        }
+    }
+
     /// Maximum numbers of rows of a tile.
     pub(super) fn tile_rows(self) -> TileRows {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Vnni => TileRows::of::<x86::Wide>(),
+            Kind::Tiles(_) | Kind::Vnni => TileRows::of::<x86::Wide>(),
             #[cfg(target_arch = "aarch64")]
             Kind::NeonMixed | Kind::NeonDot => TileRows::of::<arm::DotLanes<false>>(),
             #[cfg(test)]
@@ -236,7 +252,7 @@ mod arm {
 mod x86 {
     use std::arch::x86_64::__m256i;
 
-    use super::{Kind, QuantForm, Scratch, Tile, activations};
+    use super::{Kind, QuantForm, Scratch, Tile, TileSupport, activations};
     use crate::kernel::avx_vnni::AvxVnni;
     pub(super) use crate::kernel::int_lanes::Wide;
     use crate::kernel::isa::Isa;
@@ -248,7 +264,8 @@ mod x86 {
         let vnni = isa == Isa::Avx512 && has!("avx512vnni");
         let narrow = isa != Isa::Portable;
         let kinds = [(Kind::Vnni, vnni), (Kind::AvxVnni, narrow && has!("avxvnni")), (Kind::Avx2, narrow)];
-        kinds.into_iter().filter(|(_, present)| *present).map(|(kind, _)| kind)
+        let vectors = kinds.into_iter().filter(|(_, present)| *present).map(|(kind, _)| kind);
+        TileSupport::detect().filter(|_| vnni).map(Kind::Tiles).into_iter().chain(vectors)
     }
 
     kernels!(avx2, [__m256i; 2], "avx2,fma,f16c");

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use super::activations::WORDS;
 use super::isa::IntegerIsa;
+#[cfg(target_arch = "x86_64")]
+use super::planes::PlaneGroup;
 use super::tile::Tile;
 use super::unpacked::{CHUNK, Scratch};
 use super::{QuantForm, with_form};
@@ -70,8 +72,18 @@ impl GroupShape {
         self.count * self.blocks * WORDS
     }
 
+    /// The group for AMX, where that is faster.
+    #[cfg(target_arch = "x86_64")]
+    fn planes(self, isa: IntegerIsa) -> Option<PlaneGroup> {
+        isa.tiles(self.count).map(|support| PlaneGroup { support, blocks: self.blocks, count: self.count })
+    }
+
     /// Rounds the rows, tile by tile.
     fn round<W: QuantForm>(self, isa: IntegerIsa, x: &[f32], to: &mut [u32]) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(group) = self.planes(isa) {
+            return group.round::<W>(x, &mut to[..self.words()]);
+        }
         let each = self.blocks * BLOCK;
         for rows in (0..self.tiles).map(|tile| self.rows(tile)) {
             let to = &mut to[rows.start * self.blocks * WORDS..rows.end * self.blocks * WORDS];
@@ -128,6 +140,11 @@ fn group_rows(blocks: usize) -> usize {
 
 /// Adds the products with a panel to the sums.
 fn multiply<W: QuantForm>(isa: IntegerIsa, panel: &[u8], x: &[u32], shape: GroupShape, scratch: &mut UnitScratch) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(group) = shape.planes(isa) {
+        let UnitScratch { sums, weights } = scratch;
+        return group.multiply::<W>(panel, x, weights, &mut sums[..shape.count * PANEL]);
+    }
     let GroupShape { blocks, count, tiles } = shape;
     assert!(panel.len() >= blocks / W::SUPER * W::BYTES && x.len() == shape.words(), "shape of a unit");
     let acc = scratch.sums[..count * PANEL].as_mut_ptr();

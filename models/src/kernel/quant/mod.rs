@@ -10,6 +10,8 @@ mod iq4;
 mod isa;
 mod legacy;
 mod matmul;
+#[cfg(target_arch = "x86_64")]
+mod planes;
 mod q2_k;
 mod q3_k;
 mod q4_k;

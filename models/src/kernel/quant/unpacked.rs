@@ -21,8 +21,12 @@ struct Chunk {
     minima: [f32; CHUNK * 2 * PANEL],
 }
 
+/// Size of the quads, or of a plane of bytes.
+const PLANE: usize = CHUNK * QUADS * PANEL * size_of::<u32>();
 /// Offset of the factors after the quads, in bytes.
-const FACTORS: usize = CHUNK * QUADS * PANEL * size_of::<u32>();
+const FACTORS: usize = PLANE;
+/// Offset of the high bytes after the low ones, in bytes.
+pub(super) const HIGH_BYTES: usize = PLANE;
 const _: () = assert!(FACTORS + CHUNK * 2 * PANEL * size_of::<u32>() <= std::mem::offset_of!(Chunk, units));
 
 /// Working memory for unpacked blocks, written before it is read and too large to clear in every region.
@@ -49,12 +53,41 @@ impl Scratch {
     /// panel of form `W`, and the first must be the first of a super-block.
     #[inline(always)]
     pub(super) unsafe fn fill<L: IntLanes, W: QuantForm>(&mut self, from: *const u8, first: usize, count: usize) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.fill_as::<L, W, false>(from, first, count) }
+    }
+
+    /// Unpacks blocks like [`fill`](Self::fill), to planes of bytes in the place of the pairs: first the low bytes, or the
+    /// signed bytes of forms without factors; after those of a chunk, at [`HIGH_BYTES`], the high bytes.
+    ///
+    /// # Safety
+    /// The same as for [`fill`](Self::fill).
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) unsafe fn fill_planes<L: IntLanes, W: QuantForm>(
+        &mut self,
+        from: *const u8,
+        first: usize,
+        count: usize,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.fill_as::<L, W, true>(from, first, count) }
+    }
+
+    /// Unpacks blocks, to `PLANES` of bytes or to what the lanes multiply.
+    #[inline(always)]
+    unsafe fn fill_as<L: IntLanes, W: QuantForm, const PLANES: bool>(
+        &mut self,
+        from: *const u8,
+        first: usize,
+        count: usize,
+    ) {
         for block in 0..count {
             let at = BlockAt::of::<W>(from, first + block);
             at.prefetch::<W>();
             for vector in 0..2 {
                 // SAFETY: guaranteed by the caller; a chunk has room for two vectors per pair, block and half.
-                unsafe { self.fill_vector::<L, W>(at, block, vector) };
+                unsafe { self.fill_vector::<L, W, PLANES>(at, block, vector) };
             }
         }
     }
@@ -64,15 +97,20 @@ impl Scratch {
     /// # Safety
     /// The same as for [`fill`](Self::fill).
     #[inline(always)]
-    unsafe fn fill_vector<L: IntLanes, W: QuantForm>(&mut self, at: BlockAt, block: usize, vector: usize) {
+    unsafe fn fill_vector<L: IntLanes, W: QuantForm, const PLANES: bool>(
+        &mut self,
+        at: BlockAt,
+        block: usize,
+        vector: usize,
+    ) {
         // SAFETY: guaranteed by the caller. The memory may be uninitialized, so no reference to it is created.
         unsafe {
             let to = self.0.as_mut_ptr();
             let pairs = (&raw mut (*to).pairs).cast::<u32>();
-            if L::BYTE_DOT {
+            if L::BYTE_DOT || PLANES && W::FOLDED {
                 fill_quads::<L, W>(at, pairs, block, vector);
             } else {
-                fill_pairs::<L, W>(at, pairs, block, vector);
+                fill_pairs::<L, W, PLANES>(at, pairs, block, vector);
             }
             let units = (&raw mut (*to).units).cast::<f32>();
             W::unit::<L>(at, vector).store(units.add(block * PANEL + vector * 16));
@@ -92,7 +130,12 @@ impl Scratch {
 /// # Safety
 /// The same as for [`Scratch::fill`], with room for a chunk at `to`.
 #[inline(always)]
-unsafe fn fill_pairs<L: IntLanes, W: QuantForm>(at: BlockAt, pairs: *mut u32, block: usize, vector: usize) {
+unsafe fn fill_pairs<L: IntLanes, W: QuantForm, const PLANES: bool>(
+    at: BlockAt,
+    to: *mut u32,
+    block: usize,
+    vector: usize,
+) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut factors = L::splat(0);
@@ -101,12 +144,23 @@ unsafe fn fill_pairs<L: IntLanes, W: QuantForm>(at: BlockAt, pairs: *mut u32, bl
                 let each = W::factors::<L>(at, vector, group / 2);
                 factors = each.left(16).or(each.and(L::splat(0xffff)));
             }
-            for step in 0..STEPS {
-                let mut quants = W::pairs::<L>(at, vector, group, step as u32);
+            for first in (0..STEPS).step_by(2) {
+                let mut pair = W::pairs::<L>(at, vector, group, first as u32);
+                let mut next = W::pairs::<L>(at, vector, group, first as u32 + 1);
                 if !W::FOLDED {
-                    quants = quants.mul_pairs(factors);
+                    pair = pair.mul_pairs(factors);
+                    next = next.mul_pairs(factors);
                 }
-                quants.store(pairs.add((block * PAIRS + group * STEPS + step) * PANEL + vector * 16));
+                let index = group * STEPS + first;
+                if PLANES {
+                    let to = to.add((block * QUADS + index / 2) * PANEL + vector * 16);
+                    pair.low_bytes(next).store(to);
+                    pair.high_bytes(next).store(to.byte_add(HIGH_BYTES));
+                } else {
+                    let to = to.add((block * PAIRS + index) * PANEL + vector * 16);
+                    pair.store(to);
+                    next.store(to.add(PANEL));
+                }
             }
         }
     }
