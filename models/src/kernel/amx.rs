@@ -1,7 +1,7 @@
 //! Tiles of AMX: registers of up to 16 rows of 64 bytes, and instructions that multiply two of them.
 //!
 //! Rust has no stable intrinsics for tiles, so they are programmed in assembly. Neither the compiler nor the standard
-//! library uses tiles: their configuration stays what [`Tiles`] made it.
+//! library uses tiles: they stay what [`Tiles`] made of them.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -300,86 +300,126 @@ impl PanelProduct {
     }
 }
 
-/// Rows and weights whose numbers are divided into planes of low and high bytes, and the sums of their products.
+/// Operands whose numbers are divided into planes of low and high bytes.
 #[derive(Clone, Copy)]
-pub(super) struct PlaneProduct {
+pub(super) struct Planes {
     /// High and low bytes of the rows, as many words per row as the tiles are configured for.
     pub(super) x: [*const u32; 2],
-    /// High and low bytes of the weights of sixteen outputs, [`PANEL`] words per word of a row. Only low ones where
-    /// weights are signed bytes.
+    /// High and low bytes of the weights of sixteen outputs, [`PANEL`] words per word of a row.
     pub(super) weights: [*const u32; 2],
-    /// Sums of each tile, sixteen per row.
-    pub(super) sums: *mut [[i32; TILE * TILE]; 3],
 }
 
-impl PlaneProduct {
-    /// Multiplies rows of 16-bit integers with weights of 16 bits. Sets the sums of products: high bytes with high ones,
-    /// high with low ones in both orders, low with low ones.
+/// Sums of products of planes, sixteen per row: of high bytes with high ones, of high with low ones in both orders, of low
+/// with low ones. Where weights have a single plane, of high bytes and of low ones.
+#[repr(align(64))]
+pub(super) struct PlaneSums([[i32; TILE * TILE]; 3]);
+
+impl PlaneSums {
+    pub(super) fn new() -> Self {
+        Self([[0; TILE * TILE]; 3])
+    }
+
+    /// Sums of the first row in plane `plane`; those of the next row follow.
+    #[inline(always)]
+    pub(super) fn plane(&self, plane: usize) -> *const i32 {
+        self.0[plane].as_ptr()
+    }
+}
+
+/// Products of planes: `WIDE` ones with weights of 16 bits, others with weights of signed bytes, whose single plane counts
+/// as low bytes, eight words per row. Loading, multiplying and storing are apart, so that a caller can load the next
+/// operands before it stores the sums: loads after stores would wait for them.
+impl Tiles {
+    /// Loads operands.
     ///
     /// # Safety
-    /// The pointers must cover what the tiles, which [`Tiles::for_planes`] configured, are configured for.
+    /// The pointers must cover what the tiles, which [`for_planes`](Self::for_planes) configured, are configured for.
     #[inline(always)]
-    pub(super) unsafe fn wide(self, _: &Tiles) {
+    pub(super) unsafe fn load_planes<const WIDE: bool>(&mut self, planes: Planes) {
+        let words = if WIDE { TILE } else { TILE / 2 };
         // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions.
         unsafe {
             asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tilezero tmm2",
-                "tileloadd tmm3, [{high} + {line}*1]",
-                "tileloadd tmm5, [{wide} + {panel}*1]",
-                "tdpbssd tmm0, tmm3, tmm5",
-                "tileloadd tmm6, [{narrow} + {panel}*1]",
-                "tdpbsud tmm1, tmm3, tmm6",
-                "tileloadd tmm4, [{low} + {line}*1]",
-                "tdpbuud tmm2, tmm4, tmm6",
-                "tdpbusd tmm1, tmm4, tmm5",
-                "tilestored [{sums} + {line}*1], tmm0",
-                "tilestored [{sums} + {line}*1 + 2048], tmm2",
-                "tilestored [{sums} + {line}*1 + 1024], tmm1",
-                high = in(reg) self.x[0],
-                low = in(reg) self.x[1],
-                wide = in(reg) self.weights[0],
-                narrow = in(reg) self.weights[1],
-                line = in(reg) TILE * size_of::<u32>(),
+                "tileloadd tmm3, [{high} + {row}*1]",
+                "tileloadd tmm6, [{weights} + {panel}*1]",
+                "tileloadd tmm4, [{low} + {row}*1]",
+                high = in(reg) planes.x[0],
+                low = in(reg) planes.x[1],
+                weights = in(reg) planes.weights[1],
+                row = in(reg) words * size_of::<u32>(),
                 panel = in(reg) PANEL_BYTES,
-                sums = in(reg) self.sums,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _,
-                options(nostack, preserves_flags),
+                out("tmm3") _, out("tmm4") _, out("tmm6") _,
+                options(nostack, preserves_flags, readonly),
             );
+            if WIDE {
+                asm!(
+                    "tileloadd tmm5, [{weights} + {panel}*1]",
+                    weights = in(reg) planes.weights[0],
+                    panel = in(reg) PANEL_BYTES,
+                    out("tmm5") _,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
         }
     }
 
-    /// Multiplies rows of 16-bit integers, eight words of bytes per row, with weights of signed bytes. Sets the sums of
-    /// products of high bytes and of low ones.
+    /// Multiplies the operands that were loaded last.
     ///
     /// # Safety
-    /// The same as for [`wide`](Self::wide).
+    /// The tiles must be configured for planes.
     #[inline(always)]
-    pub(super) unsafe fn narrow(self, _: &Tiles) {
+    pub(super) unsafe fn multiply_planes<const WIDE: bool>(&mut self) {
         // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions.
         unsafe {
+            if WIDE {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tdpbssd tmm0, tmm3, tmm5",
+                    "tdpbsud tmm1, tmm3, tmm6",
+                    "tdpbuud tmm2, tmm4, tmm6",
+                    "tdpbusd tmm1, tmm4, tmm5",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _,
+                    options(nostack, preserves_flags),
+                );
+            } else {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tdpbssd tmm0, tmm3, tmm6",
+                    "tdpbusd tmm1, tmm4, tmm6",
+                    out("tmm0") _, out("tmm1") _,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    }
+
+    /// Stores the sums of the last multiplication.
+    ///
+    /// # Safety
+    /// The tiles must be configured for planes.
+    #[inline(always)]
+    pub(super) unsafe fn store_planes<const WIDE: bool>(&mut self, sums: &mut PlaneSums) {
+        // SAFETY: guaranteed by the caller; `Tiles` proves that the CPU has the instructions; each plane has room for a
+        // tile.
+        unsafe {
             asm!(
-                "tilezero tmm0",
-                "tilezero tmm1",
-                "tileloadd tmm3, [{high} + {row}*1]",
-                "tileloadd tmm5, [{weights} + {panel}*1]",
-                "tdpbssd tmm0, tmm3, tmm5",
-                "tileloadd tmm4, [{low} + {row}*1]",
-                "tdpbusd tmm1, tmm4, tmm5",
                 "tilestored [{sums} + {line}*1], tmm0",
                 "tilestored [{sums} + {line}*1 + 1024], tmm1",
-                high = in(reg) self.x[0],
-                low = in(reg) self.x[1],
-                weights = in(reg) self.weights[1],
-                row = in(reg) TILE / 2 * size_of::<u32>(),
+                sums = in(reg) &raw mut sums.0,
                 line = in(reg) TILE * size_of::<u32>(),
-                panel = in(reg) PANEL_BYTES,
-                sums = in(reg) self.sums,
-                out("tmm0") _, out("tmm1") _, out("tmm3") _, out("tmm4") _, out("tmm5") _,
                 options(nostack, preserves_flags),
             );
+            if WIDE {
+                asm!(
+                    "tilestored [{sums} + {line}*1 + 2048], tmm2",
+                    sums = in(reg) &raw mut sums.0,
+                    line = in(reg) TILE * size_of::<u32>(),
+                    options(nostack, preserves_flags),
+                );
+            }
         }
     }
 }

@@ -71,8 +71,8 @@ pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to
 }
 
 /// Rounds the rows of a tile like [`round`], for products of byte planes. Each group of blocks with a common scale has, in
-/// sequence, the high bytes of every row, the low bytes of every row, and the fields of its blocks: field `f` of block `b`
-/// of row `r` at `(b · FIELDS + f) · rows + r`. The bytes are in the order of [`QuantForm::quads`].
+/// sequence, the high bytes of every row, the low bytes of every row, and the fields of every row's blocks. The bytes are in
+/// the order of [`QuantForm::quads`].
 ///
 /// # Panics
 /// As [`round`].
@@ -103,8 +103,7 @@ pub(super) unsafe fn round_planes<L: IntLanes, W: QuantForm>(x: &[f32], rows: us
                     *low = pair & LOW_BYTES | (next & LOW_BYTES) << 8;
                 }
                 let own = bytemuck::cast_ref::<_, [u32; WORDS]>(&rounded);
-                let places = fields[block * FIELDS * rows + row..].iter_mut().step_by(rows);
-                places.zip(&own[SCALE..]).for_each(|(to, word)| *to = *word);
+                fields[(row * W::SHARED + block) * FIELDS..][..FIELDS].copy_from_slice(&own[SCALE..]);
             }
         }
     }

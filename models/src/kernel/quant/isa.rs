@@ -132,6 +132,16 @@ impl IntegerIsa {
         }
     }
 
+    /// Maximum size of a group's rounded rows in bytes: they should stay in the second-level cache from panel to panel,
+    /// which has 2 MiB on CPUs with AMX.
+    pub(super) fn group_bytes(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Tiles(_) => 1536 * 1024,
+            _ => 768 * 1024,
+        }
+    }
+
     /// Rounds the rows of a tile; see [`activations::round`].
     pub(super) fn round<W: QuantForm>(self, x: &[f32], rows: usize, to: &mut [u32]) {
         // SAFETY: the CPU has the instructions.

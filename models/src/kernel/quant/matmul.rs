@@ -19,11 +19,8 @@ use crate::kernel::team::{Base, Team, share};
 
 /// Maximum number of rows in a group.
 const ROWS: usize = 144;
-/// Number of rows in a group that [`GROUP_BYTES`] cannot go below: fewer would not pay for unpacking a panel.
+/// Number of rows in a group that its size in bytes cannot go below: fewer would not pay for unpacking a panel.
 const FEWEST_ROWS: usize = 24;
-/// Maximum size of a group's rounded rows in bytes: they should stay in the second-level cache from panel to panel.
-const GROUP_BYTES: usize = 768 * 1024;
-
 /// Computes `x · Wᵀ` with x of shape (m, in), rounded to 16-bit integers.
 ///
 /// # Panics
@@ -103,7 +100,7 @@ impl IntegerTask<'_> {
     fn run<W: QuantForm>(&self, isa: IntegerIsa, team: &Team) {
         let panels = self.w.panels();
         let blocks = self.w.inn() / BLOCK;
-        let groups = self.m.div_ceil(group_rows(blocks));
+        let groups = self.m.div_ceil(group_rows(isa, blocks));
         let most = self.m.div_ceil(groups.max(1));
         let len = most * blocks * WORDS;
         team.sweep(groups * panels, &|claims| {
@@ -133,8 +130,8 @@ impl IntegerTask<'_> {
 }
 
 /// Maximum number of rows of a group, with `blocks` blocks each.
-fn group_rows(blocks: usize) -> usize {
-    let fit = GROUP_BYTES / (blocks * WORDS * size_of::<u32>()).max(1);
+fn group_rows(isa: IntegerIsa, blocks: usize) -> usize {
+    let fit = isa.group_bytes() / (blocks * WORDS * size_of::<u32>()).max(1);
     fit.clamp(FEWEST_ROWS, ROWS)
 }
 
