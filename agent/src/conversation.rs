@@ -53,8 +53,7 @@ impl ConversationMessage {
 
     /// Returns the size of all texts, in bytes: the content, and the calls.
     pub fn bytes(&self) -> usize {
-        let call = |call: &ToolCall| call.name.len() + call.arguments.as_str().len();
-        self.content.len() + self.calls.iter().map(call).sum::<usize>()
+        self.content.len() + self.calls.iter().map(ToolCall::bytes).sum::<usize>()
     }
 }
 

@@ -26,6 +26,13 @@ pub struct ToolCall {
     pub arguments: Arguments,
 }
 
+impl ToolCall {
+    /// Size of the texts in bytes.
+    pub fn bytes(&self) -> usize {
+        self.name.len() + self.arguments.as_str().len()
+    }
+}
+
 /// Transformation applied to every untrusted text before a template sees it.
 pub(super) type Mark<'a> = &'a dyn Fn(&str) -> String;
 

@@ -27,7 +27,7 @@ pub enum Arithmetic {
     F32,
     /// Weights and activations rounded to bf16 (8 significant bits), sums in `f32`. On CPUs that multiply
     /// pairs of bf16 values (AVX512-BF16), this halves the time of matrix multiplications with many rows, as in
-    /// prefill and training. Weights take 16 bits each whatever the checkpoint's format, so decoding few sequences
+    /// prefill and training; with AMX, they take a fifth. Weights take 16 bits each whatever the checkpoint's format, so decoding few sequences
     /// of a quantized model, which is bound by reading weights, may be slower. Log-probabilities differ by the
     /// rounding: an engine and a learner that must agree need the same arithmetic.
     Bf16,

@@ -6,8 +6,8 @@
 //! dominates, whatever the checkpoint's format.
 //!
 //! Values are rounded to the nearest bf16 value, 8 significant bits. Sums are `f32`, pair by pair of input
-//! indices, in order, so a row's result depends neither on its batch nor on the number of threads. Instruction
-//! sets differ in how they add a pair, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
+//! indices, in order (with AMX, sixteen pairs at a time), so a row's result depends neither on its batch nor on the number
+//! of threads. Instruction sets differ in how they add pairs, in how they round inside a sum, and in numbers below 2⁻¹²⁶.
 
 use std::fmt;
 use std::ops::Range;

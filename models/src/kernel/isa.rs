@@ -1,5 +1,8 @@
 //! Instruction set of the kernels, selected at run time.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::TileSupport;
+
 /// Instruction sets with dedicated kernels, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
@@ -51,9 +54,12 @@ impl Isa {
     }
 }
 
-/// Returns the name of the instruction set that the kernels use on this CPU: `AVX-512`, `AVX2`, `NEON` or `portable`.
+/// Returns the name of the instruction set that the kernels use on this CPU: `AVX-512 with AMX`, `AVX-512`, `AVX2`, `NEON`
+/// or `portable`.
 pub fn instruction_set() -> &'static str {
     match Isa::best() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if TileSupport::detect().is_some() => "AVX-512 with AMX",
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => "AVX-512",
         #[cfg(target_arch = "x86_64")]

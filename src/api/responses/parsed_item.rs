@@ -135,7 +135,7 @@ impl ParsedItem {
     pub(in crate::api) fn seen_bytes(&self) -> usize {
         match self {
             ParsedItem::Message(message) => message.content.len(),
-            ParsedItem::Call { call, .. } => call.name.len() + call.arguments.as_str().len(),
+            ParsedItem::Call { call, .. } => call.bytes(),
             ParsedItem::Output { text, .. } => text.len(),
             ParsedItem::Unseen(_) => 0,
         }

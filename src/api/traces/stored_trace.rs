@@ -228,7 +228,7 @@ fn form_bytes(form: &OutputForm) -> usize {
 }
 
 fn call_bytes(call: &ToolCall) -> usize {
-    size_of_val(call) + call.name.len() + call.arguments.as_str().len()
+    size_of_val(call) + call.bytes()
 }
 
 fn tool_bytes(tool: &Tool) -> usize {
