@@ -6,8 +6,9 @@
 //!
 //! Three exceptions must be requested. [`Arithmetic`](arithmetic::Arithmetic) names two: the layers' weights in
 //! bf16 with sums in `f32` ([`bf16_matrix`]), which halves the time of multiplications with many rows on CPUs with the
-//! instruction, and activations in 16-bit integers over quantized weights (`quant`). The third one is for embedding
-//! tens of thousands of texts: weights and activations in bytes (`bytes`).
+//! instruction for pairs and takes a fifth of it with the tiles of AMX (`amx`), and activations in 16-bit integers over
+//! quantized weights (`quant`). The third one is for embedding tens of thousands of texts: weights and activations in
+//! bytes (`bytes`).
 
 pub mod arithmetic;
 pub mod attention;
