@@ -376,10 +376,11 @@ impl VectorStore {
         let Some(file) = self.file(id) else { return Ok(None) };
         // If the removal fails, its chunks are indexed from the first on.
         let file = AttachedFile { removing, indexed: 0, ..file };
-        // A full disk must not keep files from being removed.
+        // Before it is written: the mark ends a reading of the file, which need not wait for the disk, and a full disk must
+        // not keep files from being removed.
+        self.lock_files().insert(id.to_owned(), file.clone());
         if let Err(error) = self.write_file(&saving, id, file.clone()) {
             tracing::warn!(store = self.id, file = id, %error, "cannot write the record of a file");
-            self.lock_files().insert(id.to_owned(), file.clone());
         }
         Ok(Some(file))
     }
