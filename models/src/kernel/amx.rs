@@ -25,9 +25,9 @@ impl TileSupport {
 fn has_instructions() -> bool {
     use std::arch::is_x86_feature_detected as has;
     /// AMX-BF16, AMX-TILE and AMX-INT8 in EDX of leaf 7.
-    const TILES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+    const NEEDED: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     let vectors = has!("avx512f") && has!("avx512bw") && has!("avx512bf16") && has!("avx512vnni");
-    vectors && std::arch::x86_64::__cpuid_count(7, 0).edx & TILES == TILES
+    vectors && std::arch::x86_64::__cpuid_count(7, 0).edx & NEEDED == NEEDED
 }
 
 /// Asks Linux for the permission to use tiles, which it grants per process. Other systems are not asked.
@@ -165,10 +165,10 @@ impl PanelProduct {
             if pairs > 0 {
                 let tiles = Tiles::for_panel(support, [TILE; 2], words);
                 for first in (0..pairs).map(|pair| pair * 2 * TILE) {
-                    self.from_row(first).add_both(&tiles, dot, steps, TILE);
+                    self.skip_rows(first).add_both(&tiles, dot, steps, TILE);
                 }
             }
-            let rest_of = self.from_row(pairs * 2 * TILE);
+            let rest_of = self.skip_rows(pairs * 2 * TILE);
             match rest {
                 0 => {}
                 1..=TILE => {
@@ -184,13 +184,13 @@ impl PanelProduct {
         }
     }
 
-    /// The product without the rows before `row`.
+    /// The product without the first `count` rows.
     ///
     /// # Safety
-    /// There must be `row` rows.
-    unsafe fn from_row(self, row: usize) -> Self {
+    /// There must be so many rows.
+    unsafe fn skip_rows(self, count: usize) -> Self {
         // SAFETY: guaranteed by the caller.
-        unsafe { Self { x: self.x.add(row * self.stride), sums: self.sums.add(row * PANEL), ..self } }
+        unsafe { Self { x: self.x.add(count * self.stride), sums: self.sums.add(count * PANEL), ..self } }
     }
 }
 
@@ -255,10 +255,10 @@ macro_rules! two_tiles {
             "tilestored [{others} + {line}*1], tmm2",
             "tilestored [{others} + {line}*1 + 64], tmm3",
             sums = in(reg) $product.sums,
-            others = in(reg) $product.from_row($first).sums,
+            others = in(reg) $product.skip_rows($first).sums,
             line = in(reg) PANEL_BYTES,
             x = inout(reg) $product.x => _,
-            next = inout(reg) $product.from_row($first).x => _,
+            next = inout(reg) $product.skip_rows($first).x => _,
             stride = in(reg) $product.stride * size_of::<u32>(),
             panel = inout(reg) $product.panel => _,
             step = const TILE * PANEL_BYTES,
@@ -435,7 +435,7 @@ mod tests {
             for words in [1, 3, 16, 17, 40] {
                 let stride = words + 2;
                 let bytes = |len: usize, seed: usize| -> Vec<u8> {
-                    (0..4 * len).map(|at| ((at * 73 + seed) * 151 >> 3) as u8).collect()
+                    (0..4 * len).map(|at| (((at * 73 + seed) * 151) >> 3) as u8).collect()
                 };
                 let x = bytes(rows * stride, rows);
                 let panel = bytes(words * PANEL, words);
