@@ -246,8 +246,15 @@ impl Dot for Bf16Pairs {
         unsafe {
             match self.0.tiles {
                 Some(tiles) => {
-                    let (x, panel, sums) = (x.as_ptr(), panel.as_ptr(), sums.as_mut_ptr().cast());
-                    PanelProduct { x, stride, rows, panel, words: pairs, sums }.add(tiles, TileDot::Bf16);
+                    PanelProduct {
+                        x: x.as_ptr(),
+                        stride,
+                        rows,
+                        panel: panel.as_ptr(),
+                        words: pairs,
+                        sums: sums.as_mut_ptr().cast(),
+                    }
+                    .add(tiles, TileDot::Bf16);
                 }
                 None => x86::multiply(x, stride, panel, sums),
             }

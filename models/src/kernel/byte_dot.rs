@@ -113,8 +113,15 @@ impl ByteSupport {
             match self.0 {
                 #[cfg(target_arch = "x86_64")]
                 ByteMethod::Tiles(support) => {
-                    let (x, panel, sums) = (x.as_ptr(), panel.as_ptr(), sums.as_mut_ptr().cast());
-                    PanelProduct { x, stride, rows, panel, words: quads, sums }.add(support, TileDot::Bytes);
+                    PanelProduct {
+                        x: x.as_ptr(),
+                        stride,
+                        rows,
+                        panel: panel.as_ptr(),
+                        words: quads,
+                        sums: sums.as_mut_ptr().cast(),
+                    }
+                    .add(support, TileDot::Bytes);
                 }
                 #[cfg(target_arch = "x86_64")]
                 ByteMethod::Vnni => x86::multiply(x, stride, panel, sums),

@@ -37,6 +37,7 @@ pub(super) const SCALE: usize = PAIRS;
 pub(super) const SUM: usize = SCALE + 1;
 
 /// Number of words of a block that hold its scale and its sums.
+#[cfg(target_arch = "x86_64")]
 pub(super) const FIELDS: usize = WORDS - PAIRS;
 
 /// Rounds the rows of a tile, each of whole blocks. Word `w` of block `b` of row `r` becomes

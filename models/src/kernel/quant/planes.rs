@@ -42,7 +42,7 @@ impl PlaneGroup {
     pub(super) fn round<W: QuantForm>(self, x: &[f32], to: &mut [u32]) {
         let each = self.blocks * BLOCK;
         let words = self.blocks * WORDS;
-        for (x, to) in x.chunks(TILE * each).zip(to.chunks_mut(TILE * words)) {
+        for (x, to) in x.chunks((TILE * each).max(1)).zip(to.chunks_mut((TILE * words).max(1))) {
             // SAFETY: `TileSupport` proves that the CPU has the instructions.
             unsafe { round::<W>(x, x.len() / each, to) };
         }
