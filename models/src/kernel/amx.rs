@@ -7,6 +7,8 @@ use std::arch::asm;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
+use bytemuck::Pod;
+
 use super::layout::PANEL;
 
 /// Proof that the CPU has AMX for bytes and bf16, besides the instructions of AVX-512, and that the operating system
@@ -120,19 +122,33 @@ pub(super) enum TileDot {
 #[derive(Clone, Copy)]
 pub(super) struct PanelProduct {
     /// First row, [`stride`](Self::stride) words before the next one.
-    pub(super) x: *const u32,
-    pub(super) stride: usize,
+    x: *const u32,
+    stride: usize,
     /// Number of rows.
-    pub(super) rows: usize,
+    rows: usize,
     /// First words of a panel's outputs; a panel has [`PANEL`] words per word of a row.
-    pub(super) panel: *const u32,
+    panel: *const u32,
     /// Number of words of a row to multiply.
-    pub(super) words: usize,
+    words: usize,
     /// Sums of the first row, [`PANEL`] words per row.
-    pub(super) sums: *mut u32,
+    sums: *mut u32,
 }
 
 impl PanelProduct {
+    /// Product of rows that are `stride` words apart, with as many words as the panel has, and as many rows as the sums
+    /// have, which are `f32` or `i32`.
+    pub(super) fn new<S: Pod>(x: &[u32], stride: usize, panel: &[u32], sums: &mut [S]) -> Self {
+        const { assert!(size_of::<S>() == size_of::<u32>()) };
+        Self {
+            x: x.as_ptr(),
+            stride,
+            rows: sums.len() / PANEL,
+            panel: panel.as_ptr(),
+            words: panel.len() / PANEL,
+            sums: sums.as_mut_ptr().cast(),
+        }
+    }
+
     /// Adds the products to the sums. The order of additions does not depend on the number of rows.
     ///
     /// # Safety

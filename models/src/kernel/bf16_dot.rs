@@ -246,15 +246,7 @@ impl Dot for Bf16Pairs {
         unsafe {
             match self.0.tiles {
                 Some(tiles) => {
-                    PanelProduct {
-                        x: x.as_ptr(),
-                        stride,
-                        rows,
-                        panel: panel.as_ptr(),
-                        words: pairs,
-                        sums: sums.as_mut_ptr().cast(),
-                    }
-                    .add(tiles, TileDot::Bf16);
+                    PanelProduct::new(x, stride, panel, sums).add(tiles, TileDot::Bf16);
                 }
                 None => x86::multiply(x, stride, panel, sums),
             }

@@ -113,15 +113,7 @@ impl ByteSupport {
             match self.0 {
                 #[cfg(target_arch = "x86_64")]
                 ByteMethod::Tiles(support) => {
-                    PanelProduct {
-                        x: x.as_ptr(),
-                        stride,
-                        rows,
-                        panel: panel.as_ptr(),
-                        words: quads,
-                        sums: sums.as_mut_ptr().cast(),
-                    }
-                    .add(support, TileDot::Bytes);
+                    PanelProduct::new(x, stride, panel, sums).add(support, TileDot::Bytes);
                 }
                 #[cfg(target_arch = "x86_64")]
                 ByteMethod::Vnni => x86::multiply(x, stride, panel, sums),

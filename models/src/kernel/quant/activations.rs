@@ -76,7 +76,7 @@ pub(super) unsafe fn round<L: IntLanes, W: QuantForm>(x: &[f32], rows: usize, to
 /// the order of [`QuantForm::quads`].
 ///
 /// # Panics
-/// As [`round`].
+/// On the conditions of [`round`].
 ///
 /// # Safety
 /// The CPU must support the instruction set of `L`.
